@@ -17,7 +17,7 @@ BROUGHT_ALONG = PACKAGE / "_course"  # exists in an installed wheel; in a clone,
 
 DESK = Path(".course", "laid_out.json")  # marks a folder as a desk: see course_lib/lab/desk.py
 
-NOT_YET = "# YOUR CODE HERE"  # marks an answer that is not written yet
+NOT_YET = "# YOUR CODE HERE"  # marks an answer that has not been written yet
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
@@ -35,7 +35,8 @@ def course_folder() -> Path:
 def desk_folder() -> Path:
     """Return the folder for a learner's work.
 
-    It is the desk at or above the current folder, or in `work/` below it; else the `exercises` folder; else this one.
+    Looks for a desk in the current folder, the folders above it, and `work/`. If there is none, returns an `exercises`
+    folder, or else the current one.
     """
     if "COURSE_LIB_PROGRESS" in os.environ:
         return Path(os.environ["COURSE_LIB_PROGRESS"]).parent
@@ -104,10 +105,10 @@ def is_answer(cell: Cell) -> bool:
 def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
     """Return the lock on a file, or None if someone else holds it for longer than `patience` seconds.
 
-    Closing it, or the end of the process, releases it. SQLite locks files on Windows, too, where there is no `flock`.
-    The file stays empty; only its owner can read it.
+    Closing it releases the lock, and so does the end of the process. We use SQLite because it also locks files on
+    Windows, where there is no `flock`. The file stays empty; only its owner can read it.
     """
-    import sqlite3  # only whoever takes a lock waits for it
+    import sqlite3  # imported here, so that only callers that take a lock wait for it
 
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     lock = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
@@ -117,5 +118,5 @@ def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
         lock.close()
         if "locked" in str(error):
             return None
-        raise  # the disk is full, or may not be written
+        raise  # the disk is full, or the file is not writable
     return lock

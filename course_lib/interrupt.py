@@ -39,10 +39,10 @@ def _has_default_handler() -> bool:
 
 @contextlib.contextmanager
 def exiting_on_interrupt() -> Iterator[None]:
-    """Exit immediately on Ctrl-C inside the block, and collect no garbage. For imports, before anything runs.
+    """Exit immediately on Ctrl-C inside the block, with garbage collection off. For imports, before anything runs.
 
     An exception in the middle of an import is not safe: some modules swallow it, others turn it into a different error.
-    And what is imported is not garbage: looking for some takes a tenth of the time of `import torch`.
+    Imported modules are not garbage, and looking for garbage takes a tenth of the time of `import torch`.
     """
     replace_handler, collecting = _has_default_handler(), gc.isenabled()
     gc.disable()

@@ -39,7 +39,7 @@ def _cgroup_cores() -> int | None:
 
 
 def memory_bytes() -> int | None:
-    """Return the memory this process may use: the machine's, or the container's limit. None if the OS doesn't say."""
+    """Return the memory this process may use: the machine's, or the container's limit. None if unknown."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -51,7 +51,7 @@ def _cgroup_memory() -> list[int]:
     """Return the container's memory limits, as read from cgroups v2 and v1."""
     limits = []
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # the file is missing, or says "max"
+        with contextlib.suppress(OSError, ValueError):  # the file is missing, or contains "max"
             limits.append(int((CONTROL_GROUPS / name).read_text()))
     return limits
 
@@ -65,7 +65,7 @@ def gpus() -> int:
     """Return how many GPUs this process may use.
 
     `torch.cuda.is_available()` starts the driver, which takes 0.2 s per process, one process at a time.
-    `device_count()` asks NVML, which doesn't. Ranks don't even ask: their supervisor counts once and sets a variable.
+    `device_count()` asks NVML, which doesn't. Ranks do neither: their supervisor counts once and sets a variable.
     """
     if COUNTED_GPUS in os.environ:
         return int(os.environ[COUNTED_GPUS])
@@ -165,7 +165,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different free ports, from below those that systems give to outgoing connections meanwhile."""
+    """Return `count` different free ports, below the range that the OS uses for outgoing connections."""
     dice, ports = random.SystemRandom(), []
     with contextlib.ExitStack() as probes:
         while len(ports) < count:

@@ -7,7 +7,7 @@ Wrap the work in `meter`::
     print(spent.calls, spent.sent_to, spent.saved_bytes)
 
 These are counts, not seconds, so they are the same on every machine, even a busy one. `saved_for_backward` and
-`most_alive` measure memory alone: what autograd saves for the backward pass, and the peak of a function's tensors.
+`most_alive` measure only memory: what autograd saves for the backward pass, and the peak of a function's tensors.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Spent:
     waits: int = 0  # for collectives and messages; a call without `async_op` counts as one wait
     forwards: dict[str, list[list[int]]] = field(default_factory=dict)  # shape of the first input of each call
     backwards: int = 0
-    saved_bytes: int = 0  # the peak that autograd saved for backward, not counting parameters
+    saved_bytes: int = 0  # peak bytes that autograd held for backward, not counting parameters
 
     def as_data(self) -> dict[str, Any]:
         """Return the counts as plain data, which a rank can return."""
@@ -140,14 +140,14 @@ class SavedBytes:
     _users: Counter[int] = field(default_factory=Counter, repr=False)  # per storage: several tensors may share one
 
     def add(self, storage: int, size: int) -> None:
-        """Count a tensor that was saved; a storage counts once, however many operations saved it."""
+        """Add a tensor that was saved. A storage counts once, however many operations saved it."""
         self._users[storage] += 1
         if self._users[storage] == 1:
             self.bytes += size
             self.peak = max(self.peak, self.bytes)
 
     def remove(self, storage: int, size: int) -> None:
-        """Count a tensor that the graph has freed."""
+        """Subtract a tensor that the graph has freed."""
         self._users[storage] -= 1
         if not self._users[storage]:
             self.bytes -= size
@@ -155,9 +155,9 @@ class SavedBytes:
 
 @contextmanager
 def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
-    """Yield the bytes that autograd saves inside this context, without those that it frees again.
+    """Yield the bytes that autograd saves inside this context, minus those that it frees.
 
-    `counts` says whether a tensor counts when it is saved.
+    `counts(tensor)` is called when a tensor is saved, and returns whether it counts.
     """
     import torch
 
@@ -178,8 +178,8 @@ def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
 class _Saved(tuple):
     """A saved tensor, and what to call when the graph frees it.
 
-    No frame of Python has a variable that refers to it, here or in `pack`: another thread that looks at this one's
-    stack would keep the variable, and so the tensor would count for longer.
+    No Python frame, here or in `pack`, holds it in a variable. A thread that inspects this one's stack would keep that
+    variable alive, and the tensor would count for too long.
     """
 
     def __del__(self) -> None:
@@ -192,10 +192,10 @@ T = TypeVar("T")
 
 @contextmanager
 def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes]:
-    """Count the bytes that autograd saves inside this context, and those that it frees again.
+    """Yield the bytes that autograd saves inside this context, minus those that it frees.
 
     The model's parameters and the tensors in `others` do not count. A sharded model has different parameters while a
-    block is gathered; we look at the ones it has *when* a tensor is saved.
+    block is gathered; we exclude the ones it has *when* a tensor is saved.
     """
     excluded = {_storage(tensor) for tensor in others}
     with saved_tensors(lambda tensor: _storage(tensor) not in excluded | _parameters_of(model)) as saved:
@@ -203,9 +203,9 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
 
 
 def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
-    """Return a function's result, and the peak number of bytes of the tensors that it made.
+    """Return a function's result, and the peak size in bytes of the tensors that it created.
 
-    This includes everything that autograd holds, and what `torch.utils.checkpoint` keeps for it.
+    This includes everything that autograd holds, and everything that `torch.utils.checkpoint` stores for it.
     """
     from torch import Tensor
 

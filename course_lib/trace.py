@@ -45,7 +45,7 @@ class Span:
         return replace(self, start=self.start - zero, end=self.end - zero)
 
 
-MAX_SPANS = 100_000  # per rank: a plot of more is unreadable, and a long run must not grow without bound
+MAX_SPANS = 100_000  # per rank: a plot with more is unreadable, and a long run must not fill the memory
 
 
 class Recorder:
@@ -58,7 +58,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rank = 0
         self.on = False
-        self.label = ""  # for spans that start now
+        self.label = ""  # of the spans that start now
         self.core_waits: list[tuple[float, float]] = []  # (time, seconds the main thread had waited for a core by then)
         self._spans: list[Span | GpuSpan] = []
         self._reading = threading.Lock()
@@ -83,7 +83,7 @@ class Recorder:
             self.core_waits.append((time.monotonic(), waited))
 
     def add(self, span: Span | GpuSpan) -> None:
-        """Store a span. Recording stops at `MAX_SPANS`, so the first ones are kept."""
+        """Store a span. Recording stops after the first `MAX_SPANS` spans."""
         if self.on:
             self._spans.append(span)
             self.on = len(self._spans) < MAX_SPANS
@@ -207,16 +207,16 @@ def span(
 ) -> AbstractContextManager[None]:
     """Record the time the block takes. With `at_least`, sleep until it has taken that many seconds.
 
-    `label` defaults to that of the enclosing `labelled` block.
+    `label` defaults to the label of the enclosing `labelled` block.
 
     `pictures.messages(run)` draws the spans named `send` and `receive` that have a `peer`.
 
     With more ranks than cores, ranks wait for a core and their times are misleading. Sleeping needs no core, so blocks
     of a fixed length overlap as they would if every rank had a device. Such a span is marked *paced*.
 
-    On a GPU, the span times the block's *kernels*, with CUDA events on the current stream. Nothing waits for them: the
-    rank still runs ahead of its GPU. A paced span does wait for that stream. An `on_host` span times the rank's Python
-    code, whatever its GPU is doing.
+    On a GPU, the span times the block's *kernels*, with CUDA events on the current stream. The rank does not wait
+    for them and still runs ahead of its GPU, unless the span is paced: then it waits for the stream. An `on_host` span
+    times the rank's Python code, whatever its GPU is doing.
     """
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")

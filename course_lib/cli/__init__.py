@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error, status=2)
     except KeyboardInterrupt:
         return interrupted()
-    except BrokenPipeError:  # `course progress | head -1`: discard what is left to flush
+    except BrokenPipeError:  # `course progress | head -1`: discard the remaining output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:

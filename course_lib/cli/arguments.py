@@ -1,6 +1,6 @@
 """The types of the `course` command's arguments, and how a command ends when it cannot do what you asked.
 
-In both cases you get one sentence that says what to do instead, and an exit status.
+The command then prints one sentence that says what to do instead, and returns an exit status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLURM_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|infinite|unlimited",
 
 
 class BadUsage(ValueError):
-    """The command does not accept these arguments. The sentence says what to give instead."""
+    """The command does not accept these arguments. The message says what to give instead."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -115,7 +115,7 @@ def option(
     metavar: str | None = None,
     **more: Any,
 ) -> None:
-    """Add an option, or an argument without dashes, with `description` as its help. With `bool`, it is a switch."""
+    """Add an option, or an argument without dashes. `description` is its help; if `kind` is `bool`, it is a switch."""
     if kind is bool:
         command.add_argument(name, action="store_true", help=description)
     else:
@@ -179,7 +179,7 @@ def output_file(text: str) -> str:
 
 
 def file_ending_in(*endings: str) -> Callable[[str], str]:
-    """Return an argument type for names of writable files with one of these endings, which state the format."""
+    """Return an argument type for names of writable files with one of these endings."""
 
     def parse(text: str) -> str:
         if not output_file(text).lower().endswith(endings):
@@ -204,14 +204,14 @@ HUNG_UP = 129  # the shell's exit status for a program killed by SIGHUP
 
 
 def complain(error: Exception | str, status: int = 1) -> int:
-    """Print what is wrong and return the status. It is one line, except for errors that the user's own code raised."""
+    """Print what is wrong, on one line unless it is a `LaunchError`, and return the status."""
     message = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
     print(f"course: {message}", file=sys.stderr)
     return status
 
 
 def detached(error: Detached) -> int:
-    """Print how to follow a job that keeps running, if there still is a terminal to print to."""
+    """Print how to follow a job that keeps running, if there is still a terminal to print to."""
     with contextlib.suppress(OSError):
         complain(str(error))
     return HUNG_UP

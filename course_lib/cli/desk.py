@@ -1,4 +1,4 @@
-"""`course doctor`, what this machine has; `course lab` and `course update`, the course in JupyterLab on your desk."""
+"""`course doctor` examines this machine; `course lab` and `course update` open and update the course on your desk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
     update = commands.add_parser(
         "update",
-        help="bring a newer course onto your desk",
+        help="update the course on your desk to the installed version",
         description="After you install or pull a newer version, update the lessons and exercises on your desk. Your "
         "answers and cells stay in them; what cannot be merged is saved in a file next to them.",
     )
@@ -103,7 +103,7 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
         "its prediction, reads of your data and the machines' clocks, and report which rank is slow. If one is, the "
         "exit status is 1.",
     )
-    option(doctor, "--ranks", "how many to measure (under torchrun, it decides)", types.ranks)
+    option(doctor, "--ranks", "how many to measure (under torchrun, set by torchrun)", types.ranks)
     data = "time each rank reading its part of these files, twice"
     option(doctor, "--data", data, metavar="FILE|FOLDER")
     option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
@@ -139,7 +139,7 @@ def _examine_ranks(options: argparse.Namespace) -> int:
         if options.data is not None and not place:
             _check_data(options.data)
         if not under_torchrun and not place:
-            warm_up()  # imports torch in the background, while this process does
+            warm_up()  # the ranks' server imports torch while this process does
         with exiting_on_interrupt():
             from course_lib.doctor import health
             from course_lib.doctor.health import complaints, health_text
@@ -167,7 +167,7 @@ def _examine_ranks(options: argparse.Namespace) -> int:
 
 
 def _check_data(path: str) -> None:
-    """Raise `BadUsage` now, before ranks start, if no rank of this machine could read the data."""
+    """Raise `BadUsage` now, before ranks start, if no rank on this machine could read the data."""
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
     if not os.access(path, os.R_OK):

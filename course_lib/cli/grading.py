@@ -1,4 +1,4 @@
-"""`course check`, `progress`, `grade`, `release` and `collect`: exercises, your own and a class's."""
+"""`course check` and `progress` for your own exercises; `course grade`, `release` and `collect` for a class's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     check.add_argument("notebook", type=types.words, metavar="NOTEBOOK.ipynb")
     check.set_defaults(run=_check)
 
-    progress = commands.add_parser("progress", help="show how far you are: predictions, exercises, and what comes next")
+    progress = commands.add_parser("progress", help="show your progress: predictions, exercises, and what comes next")
     progress.set_defaults(run=_progress)
 
     grade = commands.add_parser(
@@ -30,11 +30,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     option(grade, "--out", "a folder for index.html, pages, the table and records", metavar="GRADES")
     option(grade, "--explain", "show what protects this machine from submissions, and exit", bool)
     option(grade, "--jobs", "how many notebooks at a time (default: one per core)", types.count)
-    option(grade, "--seed", "the seed of the test inputs, to use your own set", types.seed)
-    option(grade, "--part", "grade only the K-th of N fixed parts of the students, as 3/8", types.part, metavar="K/N")
+    option(grade, "--seed", "a seed for the test inputs, to use your own set", types.seed)
+    option(grade, "--part", "grade only part K of N fixed parts of the students, like 3/8", types.part, metavar="K/N")
     option(grade, "--merge", "join the parts that were graded with --part", bool)
     option(grade, "--again", "grade everything again", bool)
-    option(grade, "--flagged", "grade again what is flagged", bool)
+    option(grade, "--flagged", "grade the flagged submissions again", bool)
     option(grade, "--gradebook", "nbgrader's database, for example sqlite:///gradebook.db", metavar="DATABASE")
     grade.add_argument(
         "--csv", choices=("moodle", "canvas"), help="also write the table that this platform imports, into GRADES"
@@ -74,7 +74,7 @@ def _progress(_: argparse.Namespace) -> int:
 def _grade(options: argparse.Namespace) -> int:
     from course_lib.grading.interrupts import ended_by_an_interrupt
 
-    with ended_by_an_interrupt("finished grades are kept: run the same command again to continue"):
+    with ended_by_an_interrupt("finished grades are saved: run the same command again to continue"):
         from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
         from course_lib.grading.platforms import BadStudents
@@ -90,9 +90,9 @@ def _grade(options: argparse.Namespace) -> int:
         if options.submissions is None or options.out is None:
             raise BadUsage("grade: give SUBMISSIONS, a folder, and --out GRADES, a different one")
         if options.students and not options.csv:
-            raise BadUsage("grade --students: say with --csv moodle or --csv canvas where the file comes from")
+            raise BadUsage("grade --students: add --csv moodle or --csv canvas, the platform that the file comes from")
         if options.part and (options.merge or options.gradebook or options.csv):
-            raise BadUsage("grade --part: --merge, --gradebook and --csv are for afterwards, when all parts are graded")
+            raise BadUsage("grade --part: use --merge, --gradebook and --csv only after all parts are graded")
         if options.merge and (options.again or options.flagged):
             raise BadUsage("grade --merge: it runs no submission; give --again or --flagged with --part")
         arguments = {
@@ -125,7 +125,7 @@ def _add_exchange(commands: argparse._SubParsersAction) -> None:
     )
     collect.add_argument("folder", type=types.words, metavar="FOLDER")
     option(collect, "--into", "the folder to give to `course grade`", metavar="SUBMISSIONS", required=True)
-    option(collect, "--students", "the names of the class, one per line", metavar="NAMES.txt")
+    option(collect, "--students", "the students' names, one per line", metavar="NAMES.txt")
     _add_lessons(collect)
     collect.set_defaults(run=_collect)
 

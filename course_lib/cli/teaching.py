@@ -35,11 +35,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
     agenda = commands.add_parser(
         "agenda",
-        help="make a timetable from the minutes that the lessons state",
-        description="Make a timetable from the minutes of the lessons' sections: breaks after at most 90 minutes, "
-        "lunch, exercises that fit. Whatever does not fit is listed at the end.",
+        help="make a timetable from the length of each lesson",
+        description="Make a timetable from the lengths of the lessons' sections, with a break at least every 90 "
+        "minutes, lunch, and the exercises that fit. Anything that does not fit is listed at the end.",
     )
-    option(agenda, "--plan", "half_a_day, one_day, two_days or semester: sets all that follows", metavar="NAME")
+    option(agenda, "--plan", "half_a_day, one_day, two_days or semester: sets days, hours and lessons", metavar="NAME")
     option(agenda, "--days", "default: 1", types.whole_number(1, 60, "a number of days"), default=1)
     option(agenda, "--from", "default: 9:30", _time, "TIME", dest="begin", default=9 * 60 + 30)
     option(agenda, "--until", "default: 17:00", _time, "TIME", default=17 * 60)
@@ -123,8 +123,8 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
     """Add `course class`."""
     command = commands.add_parser(
         "class",
-        help="teach a class: see live what learners believe, where they are and who is stuck",
-        description="Teach a class: learners join with a code, and you see live what they believe, where they are and "
+        help="teach a class: see live what learners answer, where they are and who is stuck",
+        description="Teach a class: learners join with a code, and you see live what they answer, where they are and "
         "who is stuck. Everything is saved in a record; start again with the same record to continue the class.",
     )
     option(command, "--port", "the server's port (default: 8899)", types.port, default=8899)
@@ -137,8 +137,8 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
     option(command, "--record", "the class's record (default: class.db)", types.output_file, "FILE", default="class.db")
     option(command, "--title", "the class's title")
     option(command, "--tls", "encrypt with a certificate made for this class", bool)
-    option(command, "--address", "the address that learners use, if it is a proxy's", metavar="URL")
-    option(command, "--anonymous", "store no names: learners have numbers", bool)
+    option(command, "--address", "the address that learners use, if the server is behind a proxy", metavar="URL")
+    option(command, "--anonymous", "do not store names; learners are numbered", bool)
     option(command, "--no-browser", "only print the addresses", bool)
     option(command, "--hub", "run as a JupyterHub service: see docs/deploy/jupyterhub", bool)
     option(command, "--group", "the Hub group that may join (default: learners)", default="learners")
@@ -147,7 +147,7 @@ def _add_class(commands: argparse._SubParsersAction) -> None:
     inside = command.add_subparsers(metavar="report")
     report = inside.add_parser(
         "report",
-        help="after a class: a page and tables of what learners believed, tried and asked",
+        help="after a class: a page and tables of what learners answered, tried and asked",
         description="Write a page (index.html) and two tables (learners.csv, questions.csv) from a class's record.",
     )
     option(report, "record", "the class's record", metavar="RECORD")

@@ -36,7 +36,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     _add_train(commands)
     plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
     option(plot, "logs", "a file that `course train --log LOG` wrote", metavar="LOG", nargs="+")
-    option(plot, "--out", "where to draw it", types.picture, "PICTURE.png", required=True)
+    option(plot, "--out", "the file to write", types.picture, "PICTURE.png", required=True)
     plot.set_defaults(run=_plot)
     stragglers = commands.add_parser("stragglers", help="find the rank that the others wait for, from a trace of a run")
     option(stragglers, "trace", "a file that `course train --profile` wrote", metavar="TRACE")
@@ -60,7 +60,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         metavar="STRATEGY",
     )
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
-    option(train, "--ranks", "how many (default: 2, single: 1; under torchrun, it decides)", types.ranks)
+    option(train, "--ranks", "how many (default: 2, or 1 for single; under torchrun, set by torchrun)", types.ranks)
     option(
         train,
         "--data",
@@ -92,17 +92,17 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         default="fp32",
         help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
     )
-    folder = "save checkpoints there, and keep the last two"
+    folder = "save checkpoints in this folder, and keep the last two"
     option(train, "--checkpoint", folder, metavar="FOLDER")
     beside = "write checkpoints in the background, from a copy in memory, while training continues"
     option(train, "--async-checkpoint", beside, bool)
     option(train, "--resume", "continue from the folder's last checkpoint", bool)
     limit = "after this time, save a checkpoint and stop; continue with --resume"
     option(train, "--time-limit", limit, types.time_limit, "SECONDS|H:MM:SS")
-    # torchrun reads its script's options, too, and mistakes --log for an abbreviation of one of its own.
+    # torchrun also parses its script's options, and mistakes --log for an abbreviation of one of its own.
     log = (
-        "write a line of JSON per update, for `course plot`, or, with tensorboard:DIR, for TensorBoard; can be given "
-        "once for each; under torchrun, use --log-file"
+        "write a line of JSON per update, for `course plot`, or write for TensorBoard; give it twice to do both; under "
+        "torchrun, use --log-file"
     )
     train.add_argument(
         "--log", "--log-file", action="append", default=[], type=types.words, metavar="FILE|tensorboard:DIR", help=log
@@ -111,7 +111,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     option(train, "--recompute", recompute, bool)
     compiled = "compile every block except LSTM layers with torch.compile"
     option(train, "--compile", compiled, bool)
-    profile = "run some updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
+    profile = "run a few updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
     option(train, "--profile", profile, metavar="FILE")
     add_cluster_options(train)
     shown = "with --slurm: print the script instead of submitting it"
@@ -124,7 +124,7 @@ def _train(options: argparse.Namespace) -> int:
     if under_torchrun:
         prints = torchrun.speak_as_rank() == 0  # the other ranks would print the same
     elif not options.slurm:
-        warm_up()  # imports torch in the background, while this process does
+        warm_up()  # the ranks' server imports torch while this process does
     with exiting_on_interrupt():
         from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
@@ -181,7 +181,7 @@ def _print_script(settings: Settings, place: Slurm | None) -> int:
     if place is None:
         raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")
     if settings.profile:
-        raise BadUsage("--profile writes its trace where a job is watched: leave out --print or --profile")
+        raise BadUsage("--profile needs `course` to watch the job until it ends: leave out --print or --profile")
     check_numbers(settings, place.ranks)
     print(place.script(), end="")
     return 0
@@ -232,7 +232,7 @@ SLURM_OPTIONS = (
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that say where a job runs."""
+    """Add the options for where a job runs."""
     help_ = "on several machines, seconds a rank waits for the others before it gives up; 0 waits forever"
     default = "default: PyTorch's, 10 to 30 minutes"
     option(command, "--peer-timeout", f"{help_} ({default})", types.patience, "SECONDS")
@@ -270,7 +270,7 @@ def choose_backend(options: argparse.Namespace) -> None:
 
 
 def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm | None:
-    """Return the cluster to run on, or None for this machine. Its nodes run `command`, unless a function is sent."""
+    """Return the cluster to run on (its nodes run `command`, or a function that is sent), or None for this machine."""
     slurm_options = {name: value for name in SLURM_OPTIONS if (value := getattr(options, name)) is not None}
     if options.slurm:
         extra = slurm_options.pop("sbatch", [])
@@ -298,7 +298,7 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
     )
     run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
     run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
-    option(run, "--ranks", "how many (default: 2; under torchrun, it decides)", types.ranks)
+    option(run, "--ranks", "how many (default: 2; under torchrun, set by torchrun)", types.ranks)
     option(run, "--timeout", "seconds; 0 waits forever (default: 60)", types.seconds, default=60.0)
     option(run, "--timeline", "draw the recorded spans to a file", types.picture, "PICTURE.png")
     add_cluster_options(run)

@@ -51,7 +51,7 @@ class Report:
 
 
 def lines_of(findings: Sequence[Finding]) -> list[str]:
-    """Return the findings as lines of a table, with each advice on a separate line."""
+    """Return the findings as lines of a table, with each piece of advice on a separate line."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = []
     for finding in findings:
@@ -167,7 +167,7 @@ def _ranks() -> Finding:
 
 
 def _grading() -> Finding:
-    """Report how safely you could grade a class here; only instructors need it."""
+    """Report how safely you could grade a class here; this matters only to instructors."""
     from course_lib.grading.protection import protections
 
     all_protections = protections()

@@ -217,7 +217,7 @@ def _single_links(health: Health) -> Iterator[Complaint]:
 
 
 def _slower(pairs: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
-    """Return how much slower even the fastest messages are than typical ones of the others; empty if they are not."""
+    """Return how much slower the fastest messages of `pairs` are than typical ones of `others`, or "" if not slower."""
     small, typical_small = min(p.small for p in pairs), statistics.median(p.typical_small for p in others)
     large, typical_large = min(p.large for p in pairs), statistics.median(p.typical_large for p in others)
     if small > limit * typical_small:
@@ -338,7 +338,7 @@ def _all_reduces(health: Health) -> str:
         for size, measured_seconds, predicted in all_reduces
     ]
     head = ["all-reduce", "measured", "predicted", "ratio"]
-    more = "predicted: a ring over these links; it ignores the additions, and that ranks share cores and memory"
+    more = "predicted: a ring over these links; it ignores the additions and the sharing of cores and memory"
     return "\n".join([*_table(head, rows), more])
 
 

@@ -24,15 +24,15 @@ from course_lib.machine import device
 from course_lib.planning.network import Link, fit
 from course_lib.strategies.point_to_point import can_send_from, connect
 
-SMALL = 8  # bytes: the time of such a message is latency
-ROUNDS = 3  # over all pairs, so that a busy moment of the machine does not hit only one of them
-TRIES = 5  # of everything else; the fastest counts
+SMALL = 8  # bytes: sending a message this small measures the latency
+ROUNDS = 3  # over all pairs: a busy moment then disturbs one round, not every try of one pair
+TRIES = 5  # for everything else; the fastest counts
 TRIPS = 5  # round trips of each size in one round
 
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Seconds of one-way messages between two ranks, small ones and of `size` bytes: the fastest and the median.
+    """The fastest and median seconds of one-way messages between two ranks: small ones, and ones of `size` bytes.
 
     Other work on the machine can only add to a time, so the fastest of several is the least disturbed.
     """
@@ -87,12 +87,12 @@ def measure_pairs(after_each: Callable[[], None], rounds: int = ROUNDS) -> list[
 
 
 def large_size(place: torch.device) -> int:
-    """Return the size in bytes of a message whose time is mostly bandwidth."""
+    """Return the size in bytes of a message whose time depends mostly on bandwidth."""
     return 64 << 20 if place.type == "cuda" else 1 << 20
 
 
 def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
-    """Return the seconds until a message is back; the rank that `leads` sends it first."""
+    """Return the seconds until a message has come back; the rank that `leads` sends it first."""
     started_at = time.monotonic()
     for sends in (leads, not leads):
         if sends:
@@ -109,7 +109,7 @@ def send(message: torch.Tensor, other: int) -> None:
 
 
 def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
-    """Use a batch of one, so that NCCL uses the group's communicator; `dist.send` would create one for each pair."""
+    """Start a batch of one, so that NCCL uses the group's communicator; `dist.send` would create one for each pair."""
     (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
     work.wait()
 
@@ -179,7 +179,7 @@ def measure_device(after_each: Callable[[], None], tries: int = TRIES) -> Device
 
 
 def in_turn(measure: Callable[[], float]) -> float:
-    """Return what `measure` returns when it is this rank's turn on its GPU; on CPUs, all ranks measure at once."""
+    """Call `measure` when it is this rank's turn on its GPU and return the result. On CPUs, all measure at once."""
     own_turn = int(os.environ["LOCAL_RANK"]) // machine.gpus() if machine.gpus() else 0
     last = torch.tensor(own_turn)
     dist.all_reduce(last, dist.ReduceOp.MAX)
@@ -192,7 +192,7 @@ def in_turn(measure: Callable[[], float]) -> float:
 
 
 def _operations_per_second(device: torch.device, tries: int) -> float:
-    """Return the FLOP/s of matmuls, in bfloat16 on a GPU and in float32 on a CPU: what each is good at."""
+    """Return the FLOP/s of matmuls in the dtype that suits the device: bfloat16 on a GPU, float32 on a CPU."""
     side, products = (8192, 4) if device.type == "cuda" else (512, 8)
     matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
     return 2 * side**3 * products / fastest_seconds(lambda: multiply(matrix, products), device, tries)
@@ -257,7 +257,7 @@ def read_share(path: str, rank: int, ranks: int) -> Reading:
         stretches = list(_share(_files(Path(path)), rank, ranks))
         size = sum(length for _, _, length in stretches)
         if not size:
-            return Reading(trouble=f"{path} holds nothing for rank {rank} to read")
+            return Reading(trouble=f"{path} has no data for rank {rank} to read")
         forgotten = list(map(_forget, stretches))
         return Reading(size, _seconds_to_read(stretches), _seconds_to_read(stretches), all(forgotten))
     except OSError as error:
@@ -293,7 +293,7 @@ def _share(files: list[tuple[Path, int]], rank: int, ranks: int) -> Iterator[Str
 
 
 def _forget(stretch: Stretch) -> bool:
-    """Ask the kernel to drop this stretch from the page cache. It may refuse, and some systems have no such call."""
+    """Ask the kernel to drop this stretch from the page cache. It may refuse, and not every system has this call."""
     if not hasattr(os, "posix_fadvise"):
         return False
     file, offset, length = stretch

@@ -96,7 +96,7 @@ def spec_of(
 ) -> messages.LaunchSpec:
     """Return what a supervisor needs to run a call on ranks that start in this process's folder and environment.
 
-    `here` means that they all run on this machine, `more` are further fields of the specification.
+    With `here`, they all run on this machine. `more` holds further fields of the specification.
     """
     _check(fn, ranks)
     _check_seed(seed)
@@ -124,14 +124,14 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
 
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
-        resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask that
+        resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask Ctrl-C
         with _ignoring_interrupts(), hurry_file_named():
             forkserver.ensure_running()
 
 
 @contextlib.contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Make a process started in the block ignore Ctrl-C; else the server prints a traceback of the import it was in."""
+    """Make a process started in the block ignore Ctrl-C. Otherwise, the server may print an import's traceback."""
     if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers, only a mask
         if not hasattr(signal, "pthread_sigmask"):
             yield
@@ -183,7 +183,7 @@ def _check(fn: Any, ranks: Any) -> None:
 
 
 def check_timeout(timeout: Any) -> None:
-    """Raise if this is not a limit in seconds, or None."""
+    """Raise unless this is None or a valid number of seconds."""
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
     if timeout is not None and not 0 < float(timeout) <= MAX_TIMEOUT:
@@ -250,8 +250,8 @@ def _explained_limits() -> Iterator[None]:
         yield
     except (EOFError, ConnectionError) as error:
         raise LaunchError(
-            "the process that ranks are forked from ended immediately. Most likely too few processes, files or bytes "
-            "of memory are allowed here (`ulimit -a`): raise the limit, or close other programs"
+            "the process that ranks are forked from ended immediately. Most likely, a limit on processes, files or "
+            "memory is too low (`ulimit -a`): raise it, or close other programs"
         ) from error
     except (OSError, MemoryError) as error:
         raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error

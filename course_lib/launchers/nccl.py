@@ -3,8 +3,8 @@
     python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
     python -m course_lib.launchers.nccl python -m pytest tests/gpu
 
-PyTorch ships an NCCL that refuses two ranks on one GPU. NCCL 2.30 and newer allows it. This command downloads such a
-version from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs. Without MPS, ranks take
+PyTorch ships an NCCL that refuses two ranks on one GPU; NCCL 2.30 and newer allow it. This command downloads a new
+enough NCCL from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs. Without MPS, ranks take
 turns on the GPU, and an all-reduce takes a hundred times as long.
 
 This runs NCCL's real code, with its real kernels and protocols, except that no bytes leave the GPU's memory. Use it to

@@ -1,8 +1,8 @@
 """Every private API of PyTorch and CPython that the course uses, and what happens if one is missing.
 
 A name that starts with an underscore may be gone in the next version, so no other module uses one. Each function here
-is a "door" to a private API: it says what it needs, and either works without it or raises if it is missing. `doors`
-lists them all; tests/launchers/test_private_doors.py shows which are missing in the installed versions.
+is a "door" to a private API: its docstring says what it needs, and what happens if that is missing. `doors` lists them
+all; tests/launchers/test_private_doors.py shows which are missing in the installed versions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLIGHT_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 GROUP_METHODS = ("_get_backend", "_get_sequence_number_for_group", "_end_coalescing")
 # The methods of `ProcessGroup` that `dist.all_reduce` and the others call, and the names that the flight recorder and
-# people use. A method that a version lacks is not watched: we know its calls only from the flight recorder.
+# people use. If the installed version lacks a method, we know its calls only from the flight recorder.
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
@@ -141,7 +141,7 @@ def goes_over_nccl(group: Any, arguments: tuple) -> bool:
 
 
 def was_in_batch(error: BaseException) -> bool:
-    """Return whether an error ended a batch of messages, as `dist.batch_isend_irecv` makes over NCCL."""
+    """Return whether an error ended a batch of messages, which `dist.batch_isend_irecv` sends over NCCL."""
     return any(frame.f_code.co_name == "_coalescing_manager" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
@@ -149,7 +149,7 @@ def leave_nccl_group() -> None:
     """Balance PyTorch's count of open NCCL groups in this thread after a batch of messages was aborted.
 
     For NCCL the batch has ended, but PyTorch still counts it, and would end it again before it creates its next
-    communicator. Call this with the new process group up. Needs `ProcessGroup._end_coalescing`; if missing, the next
+    communicator. Call this when the new process group is up. Needs `ProcessGroup._end_coalescing`; if missing, the next
     call on a GPU raises "not in a group call".
     """
     import torch
@@ -176,7 +176,7 @@ def default_store() -> Store:
 
 
 def replace_in_torch(name: str, function: Callable) -> None:
-    """Replace `torch.distributed.NAME` with `function`, for PyTorch's own callers, too."""
+    """Replace `torch.distributed.NAME` with `function`, also for callers inside PyTorch."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -187,7 +187,7 @@ def replace_in_torch(name: str, function: Callable) -> None:
 def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> None:
     """Call `begin(work)` before each `Work.wait` in this process, and `end(success)` after it; False means it raised.
 
-    Needs a `wait` that can be replaced. Without it, a rank cannot say which of several `Work` objects it waits for.
+    Needs a `wait` that can be replaced. Without it, we don't know which of several `Work` objects a rank waits for.
     """
     import torch.distributed as dist
 
@@ -245,7 +245,7 @@ def storage_id(storage: Any) -> int:
 def writes_so_far(tensor: Any) -> int:
     """Return how often a tensor, or any view of its storage, was changed in place. Needs `Tensor._version`.
 
-    If missing, and for an inference tensor, which doesn't count, it is always 0.
+    If missing, returns 0. Also returns 0 for an inference tensor, which does not count its changes.
     """
     return 0 if tensor.is_inference() else getattr(tensor, "_version", 0)
 
@@ -256,13 +256,13 @@ def has_forward_hooks(module: nn.Module) -> bool:
 
 
 def own_parameters(module: nn.Module) -> list[Any]:
-    """Return a module's own parameters. With `_parameters`, it is ten times as fast as the fallback, `parameters()`."""
+    """Return a module's direct parameters. Needs `_parameters`; if missing, `parameters()` takes ten times as long."""
     parameters = getattr(module, "_parameters", None)
     return list(module.parameters(recurse=False)) if parameters is None else list(parameters.values())
 
 
 def forget_exit_functions() -> None:
-    """Clear the `atexit` functions. Needs `atexit._clear`; if missing, a rank also calls those of its fork server."""
+    """Clear the `atexit` functions. Needs `atexit._clear`; if missing, a rank also calls the fork server's."""
     getattr(atexit, "_clear", lambda: None)()
 
 
@@ -274,7 +274,7 @@ def call_exit_functions() -> None:
 def wait_for_threads() -> None:
     """Wait for this process's threads, as Python does when a program ends. Needs `threading._shutdown`.
 
-    That also tells executors to shut down. If missing, non-daemon threads are joined one by one.
+    This also shuts down executors. If missing, non-daemon threads are joined one by one.
     """
     if shutdown := getattr(threading, "_shutdown", None):
         return shutdown()
@@ -284,7 +284,7 @@ def wait_for_threads() -> None:
 
 
 def frame_of(thread: int | None) -> FrameType | None:
-    """Return a thread's current frame. Needs `sys._current_frames`; if missing, a rank that hangs cannot say where."""
+    """Return a thread's current frame. Needs `sys._current_frames`; if missing, we don't know where a rank hangs."""
     frames = getattr(sys, "_current_frames", dict)()
     return None if thread is None else frames.get(thread)
 
@@ -298,7 +298,7 @@ def process_configuration() -> dict[str, Any]:
 
 
 def fork_from_the_same_server() -> None:
-    """Let a process that came from a fork server use that same server. Needs `forkserver._forkserver`.
+    """Let a process that was forked from a fork server use the same server. Needs `forkserver._forkserver`.
 
     If missing, it starts a second server, which takes seconds.
     """

@@ -89,7 +89,7 @@ def run_rank(
 def _find_call(
     target: str, arguments: Iterable[str], argv: Sequence[str], runner: Callable
 ) -> tuple[Callable, dict[str, Any]]:
-    """Return a function and its keyword arguments for `runner`. Those that share a name with `runner`'s are bound."""
+    """Return a function and its keyword arguments. Those with the name of a parameter of `runner` are already bound."""
     sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may read them during import
     fn, kwargs = find_function(target), parse(arguments)
     check_arguments(target, fn, kwargs)
@@ -109,10 +109,10 @@ def speak_as_rank() -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End this program as Python does, but for the interpreter's teardown, which takes half a second with torch.
+    """End this program as Python does, without the interpreter's teardown, which takes half a second with torch.
 
-    And in a rank of a torchrun job, threads of gloo may still be dropping tensors: one that had finished was seen to
-    abort with "terminate called without an active exception", and torchrun counted the whole job as failed.
+    The teardown can also crash a rank of a torchrun job, whose gloo threads may still be freeing tensors. We saw one
+    abort after it had finished ("terminate called without an active exception"), so torchrun reported a failed job.
     """
     end_program()
     os._exit(status)

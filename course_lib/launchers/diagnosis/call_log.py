@@ -30,7 +30,7 @@ Details = tuple[str, "int | None", Any, "Splits | None"]  # of a call: op, root,
 
 
 class CallLog:
-    """The log of one rank: written as it calls, read by the thread that answers the supervisor."""
+    """The log of one rank: its calls write to the log, and the thread that answers the supervisor reads it."""
 
     def __init__(self) -> None:
         self._details: dict[tuple[str, int], Details] = {}
@@ -39,7 +39,7 @@ class CallLog:
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # by thread
         self.waits_so_far = 0  # completed waits
-        self.moves = 0  # calls, messages and waits: tells a rank that moved on from one that came back to the same line
+        self.moves = 0  # calls, messages and waits: if it grows, the rank has moved, even if it is on the same line
         self._newest: dict[str, int] = {}
         self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
         self._generations = [0]  # when each default group was created, in nanoseconds
@@ -58,11 +58,11 @@ class CallLog:
         _installed.append(self)
 
     def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
-        """Return the number of messages on each line."""
+        """Return the number of messages on each line (kind, group, peer, tag)."""
         return Counter(self._sent)
 
     def name_of(self, group: Any) -> str:
-        """Return the name that a group over gloo has in this log."""
+        """Return the name that this log uses for a gloo group."""
         return self._group(group)
 
     def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
@@ -74,7 +74,7 @@ class CallLog:
         self._generations.append(time.time_ns())
 
     def start_task(self) -> None:
-        """Leave out what is already finished. Numbering continues, so that unfinished calls can still be matched."""
+        """Forget what has finished so far. Numbering continues, so that unfinished calls can still be matched."""
         self._since = time.time_ns()
         self._messages.clear()
 
@@ -112,7 +112,7 @@ class CallLog:
         return calls
 
     def _generation(self, created: int) -> int:
-        """Return which default group existed at this time, counted from the first."""
+        """Return the number of the default group that existed at this time."""
         return self._first_generation + sum(group_created <= created for group_created in self._generations) - 1
 
     def pending(self) -> str | None:
@@ -179,7 +179,7 @@ class CallLog:
         return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), has_started
 
     def latest_message(self) -> Wait | None:
-        """Return the message that this rank posted last, as a wait: NCCL blocks until a new peer answers."""
+        """Return this rank's last message, as a wait: NCCL blocks in the first message to a peer until it answers."""
         if not self._messages:
             return None
         last = self._messages[-1]
@@ -228,7 +228,7 @@ class CallLog:
             self._works[work] = Wait(op, name, order, ranks, root)
 
     def _before_message(self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]) -> Message | None:
-        """Note a message before it is sent or received: gloo may abort a rank inside that call, if it does not fit."""
+        """Note a message before it is sent or received: gloo may abort a rank inside that call if sizes differ."""
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
@@ -279,7 +279,7 @@ _installed: list[CallLog] = []
 
 
 def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable[[Any, Any, bool], None]) -> None:
-    """Call `before(group, arguments, keywords)` before every call of a method, and `after` with what that returned.
+    """Before each call of a method, call `before(group, arguments, keywords)`; afterwards, pass its result to `after`.
 
     `after` also gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
     """

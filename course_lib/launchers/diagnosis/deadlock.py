@@ -88,7 +88,7 @@ def _messages(records: Mapping[int, Record]) -> Difference | None:
         (m.peer, rank, m.group, m.tag, m.number): m
         for rank, record in records.items()
         for m in record.messages
-        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # else numbers don't match up
+        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # otherwise numbers don't match up
     }
     for rank, record in records.items():
         for send in (message for message in record.messages if message.kind == "send"):
@@ -105,7 +105,7 @@ ANSWER = {"send": "recv", "recv": "send"}
 
 @dataclass(frozen=True)
 class Deadlock:
-    """`needs[rank]` are the ranks it waits for in vain; `returned` are those of them that have returned."""
+    """A deadlock: `needs[rank]` are the ranks it waits for in vain; `returned` are the ones that have returned."""
 
     waits: Mapping[int, Wait]
     needs: Mapping[int, frozenset[int]]
@@ -169,14 +169,14 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
 
 
 def _is_of_one_moment(record: Record, wait: Wait) -> bool:
-    """Return whether the counters include what the rank waits for. If not, it moved on while it was being recorded."""
+    """Return whether the counters include what the rank waits for. If not, it moved on while we recorded it."""
     if wait.peer is not None:
         return record.sent.get((wait.op, wait.group, wait.peer, wait.tag), 0) >= wait.number
     return record.begun.get(wait.group, 0) >= wait.number
 
 
 def awaited_ranks(records: Mapping[int, Record], states: Mapping[int, Where]) -> tuple[int, ...]:
-    """Return the ranks that hold up the others, for now or forever: awaited, not waiting, and a minority; else ()."""
+    """Return the ranks that hold up the others: awaited, but not waiting. Returns () if they are not a minority."""
     waiting = {rank for rank, state in states.items() if state.doing == "waiting"}
     all_records = {rank: records.get(rank, Record()) for rank in states}
     needed: set[int] = set()

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
 
-try:  # now: once there are too many open files, no module can be loaded
+try:  # import it now: with too many open files, no module can be loaded
     import resource
 except ImportError:  # Windows
     resource = None
@@ -111,7 +111,7 @@ class RankDied(LaunchError):
 
 
 class PeersLost(LaunchError):
-    """Ranks on other machines no longer answer. `rank` is the one that reports it, `lost` are the missing ones."""
+    """Ranks on other machines no longer answer. `rank` is the one that reports it; `lost` are the missing ones."""
 
     def __init__(self, *, rank: int, lost: Sequence[int], hosts: str, place: str, cause: BaseException) -> None:
         self.rank, self.lost, self.exception = rank, tuple(lost), cause
@@ -125,10 +125,10 @@ class PeersLost(LaunchError):
 
 
 class RanksStuck(LaunchError):
-    """Ranks are deadlocked, or ran out of time. `where[rank]` is what each was doing, `odd` are the ones that differ.
+    """Ranks are deadlocked, or ran out of time. `where[rank]` is what each was doing; `odd` are the ones that differ.
 
-    `because` says why the ranks would wait forever, if we know that before the time is up; then `proven` is true.
-    Otherwise the launch timed out, and `spent` says which limit was used up.
+    If we know before the time is up that the ranks would wait forever, `because` says why, and `proven` is true.
+    Otherwise the launch timed out, and `spent` is the limit that was used up.
     """
 
     def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
@@ -256,7 +256,7 @@ def explain_failure(error: BaseException) -> str:
 
 
 def _limit(name: str) -> str:
-    """Return ` (64 are allowed)`, or "" if the system does not say."""
+    """Return ` (64 are allowed)`, or "" if no limit is known."""
     if resource is None:
         return ""
     soft, _ = resource.getrlimit(getattr(resource, name))

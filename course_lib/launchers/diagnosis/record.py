@@ -1,4 +1,4 @@
-"""What a rank reports of its communication: collectives, messages, and what it is waiting for."""
+"""What a rank reports about its communication: collectives, messages, and what it is waiting for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Call:
     reduction: str = ""  # if the call has one and we know it
     splits: Splits | None = None
     finished: bool = field(default=False, compare=False)
-    order: int = field(default=0, compare=False)  # among everything this rank did in the group, including messages
+    order: int = field(default=0, compare=False)  # position among this rank's calls and messages in the group
     numbers: int = field(default=0, compare=False)  # elements in all input tensors
     began: float = field(default=0.0, compare=False)  # wall-clock time at which this rank entered it
     ended: float | None = field(default=None, compare=False)  # wall-clock time at which a wait in Python returned
@@ -73,7 +73,7 @@ class Wait:
     root: int | None = None
     peer: int | None = None
     tag: int = 0
-    guessed: bool = False  # inferred from what is in flight: no wait in Python names it
+    guessed: bool = False  # inferred from what is in flight, because no wait in Python refers to it
 
 
 @dataclass(frozen=True)

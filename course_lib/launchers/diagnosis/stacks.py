@@ -35,8 +35,8 @@ COLLECTIVE_MODULES = (
     "torch/distributed/_functional_collectives.py",
 )
 ONLY_LOOKS = ("get_", "_get_", "is_", "_is_")  # get_rank and similar functions, which never block
-# PyTorch's Python code that calls collectives in C++: DistributedDataParallel compares shapes across ranks there.
 DONE = {"returned": "has returned", "idle": "does not run this cell"}
+# PyTorch's Python code that calls collectives in C++: DistributedDataParallel compares shapes across ranks there.
 TALKS_IN_C = r"/torch/(distributed|nn/parallel)/"
 
 
@@ -96,10 +96,10 @@ def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
 
 
 def stack_of_thread(thread: int | None) -> list[Frame]:
-    """Return a running thread's frames, oldest first, without the launcher's own; none if they change meanwhile.
+    """Return a running thread's frames, oldest first, without the launcher's own; [] if they change while we read.
 
-    Whoever holds a frame keeps its function's tensors alive after the function has returned. So we let go of it before
-    we read any source text.
+    A reference to a frame keeps its function's tensors alive after the function has returned. So we drop it before we
+    read any source text.
     """
     lines, frame = [], private_doors.frame_of(thread)
     try:
@@ -147,7 +147,7 @@ def _user_frame(stack: Sequence[Frame]) -> Frame | None:
 
 
 def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of the learner's code, without those of libraries or of this one."""
+    """Return the frames of the learner's code, without the frames of libraries, including this one."""
     outside = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
     user_frames = [frame for frame in outside if not _is_library(frame.file)]
     # Before Python 3.12, a comprehension has a separate frame on the same line.
@@ -203,7 +203,7 @@ def _below_launcher(frames: list[Frame]) -> list[Frame]:
     frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
     is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
     user_frames = user_code_frames(frames)
-    # Further in, it may call a function the check gave it.
+    # Further in, the learner's code may call a function that the check passed to it.
     innermost = frames.index(user_frames[-1]) if user_frames else len(frames)
     start = max((i + 1 for i in range(innermost) if is_check[i]), default=0)
     return [frames[i] for i in range(start, len(frames)) if not is_check[i]] or frames

@@ -1,1 +1,1 @@
-"""Ranks that stay between cells: each keeps its variables, and the process group survives a failed cell."""
+"""Ranks that stay alive between cells: each keeps its variables, and the process group survives a failed cell."""

@@ -14,7 +14,7 @@ from course_lib.launchers.process import pickling
 from course_lib.launchers.run import Run
 
 MAX_CHARACTERS = 20_000  # of a value in the output
-MAX_BYTES = 1 << 20  # of a value that a cell returns by itself
+MAX_BYTES = 1 << 20  # of a value that is sent with a cell's result; `team.pull` has no limit
 MAX_WIDTH = 120  # columns of a notebook's output
 
 
@@ -37,7 +37,7 @@ def names_in(code: str, name: str = "<cell>") -> tuple[list[str], set[str]]:
 
 
 def _reads_and_writes(statement: ast.stmt) -> tuple[list[str], set[str]]:
-    """Return the global names that one statement reads, also inside the functions it defines, and those it assigns."""
+    """Return the global names that one statement reads, including in functions it defines, and those it assigns."""
     table = symtable.symtable(ast.unparse(statement), "<cell>", "exec")
     top = {symbol.get_name(): symbol for symbol in table.get_symbols()}
     writes = {name for name, symbol in top.items() if symbol.is_assigned() or symbol.is_imported()}
@@ -79,7 +79,7 @@ class Shown:
 
 
 def show(value: Any) -> Shown:
-    """Return how a value looks on this rank, and its pickled form if it has at most a megabyte."""
+    """Return how a value looks on this rank, and its pickled form if that is at most a megabyte."""
     if value is None:
         return Shown()
     text = repr(value)
@@ -95,7 +95,7 @@ def show(value: Any) -> Shown:
 
 @dataclass(frozen=True)
 class OnRank:
-    """Stands for a value that stayed on its rank: it is large, or cannot be sent. `team.pull("_")` asks for it."""
+    """A stand-in for a value that is too large to send at once, or cannot be sent. `team.pull("_")` asks for it."""
 
     text: str
 
@@ -105,9 +105,9 @@ class OnRank:
 
 @dataclass(frozen=True, repr=False)
 class CellRun(Run):
-    """What a cell's last expression was on each rank: `run[2]` is rank 2's. Prints them side by side.
+    """The value of a cell's last expression on each rank: `run[2]` is rank 2's. Prints the values side by side.
 
-    It has everything that a `Run` has. A rank that did not run the cell has None.
+    It has everything that a `Run` has. For a rank that did not run the cell, the value is None.
     """
 
     texts: Mapping[int, str] = field(default_factory=dict)

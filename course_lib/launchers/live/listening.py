@@ -1,4 +1,4 @@
-"""The notebook's side of one task of live ranks: it listens as `launch` does, and keeps alive the ranks it can."""
+"""The notebook's side of one task of live ranks: it listens as `launch` does, but keeps ranks alive if it can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPORTS = (messages.Returned, messages.Raised, messages.Located)
 
 
 class TaskListener(Listener):
-    """Listens to one task. Ranks that are not `wanted` have nothing to do in it, and return at once."""
+    """Listens to one task. Ranks that are not `wanted` have nothing to do in it, and return immediately."""
 
     stopped = "the cell was stopped on all ranks"
 
@@ -75,7 +75,7 @@ class TaskListener(Listener):
         super()._handle(message)
 
     def _dismiss(self) -> None:
-        """Keep the ranks."""
+        """Do nothing: live ranks stay."""
 
     def _run(self) -> Run:
         reports = [self.returned[rank] for rank in range(self.ranks)]
@@ -105,7 +105,7 @@ class TaskListener(Listener):
             raise self._stuck()
 
     def handle_pending(self) -> None:
-        """Process the messages that have come since the last task, such as a rank's death."""
+        """Process the messages that have arrived since the last task, such as a rank's death."""
         try:
             while self.supervisor.poll(0):
                 self._handle(self.supervisor.recv())
@@ -115,7 +115,7 @@ class TaskListener(Listener):
     def end_task(self) -> None:
         """Make every rank leave the task. Ranks that cannot are killed, and are in `died` afterwards.
 
-        Ranks that compute are interrupted as by Ctrl-C. If a rank waits for others, the process group is aborted.
+        Ranks that compute are interrupted as if by Ctrl-C. If a rank waits for others, the process group is aborted.
         """
         if self.busy() and not self.deadlock:
             self._wait_for_started_calls()
@@ -127,10 +127,10 @@ class TaskListener(Listener):
                 self.end(stubborn & self.unresponsive or stubborn)  # the others may be waiting for the silent ones
 
     def _wait_for_started_calls(self) -> None:
-        """Interrupt the ranks, and wait until those that cannot leave have come to where they wait.
+        """Interrupt the ranks, and wait until those that cannot leave have reached the call in which they wait.
 
-        A rank that sends while others abort the process group may be lost: gloo forgets a send that fails at once, and
-        waits for it forever. A rank that was stopped by a signal and wakes up does exactly that.
+        A rank that sends while others abort the process group may be lost: if the send fails immediately, gloo forgets
+        it, but waits for it forever. This happens to a rank that a signal had stopped and that wakes up.
         """
         self._send(messages.Interrupt(abort=False))
         self._ask_where()  # a rank that answers has been interrupted, and starts no further call
@@ -158,7 +158,7 @@ class TaskListener(Listener):
 
 
 def out_of_step(records: dict[int, Record]) -> bool:
-    """Return whether a collective or a message was begun by some of its ranks only."""
+    """Return whether only some of its ranks have begun a collective or a message."""
     groups = {group for record in records.values() for group in record.begun}
     for group in groups:
         counts = {record.begun[group] for record in records.values() if group in record.begun}

@@ -1,9 +1,9 @@
 """`%%ranks`: run a notebook's cell on live ranks. `%load_ext course_lib` loads it.
 
-%%ranks 4          starts four ranks at first use and runs the cell on all of them
+%%ranks 4          starts four ranks on first use and runs the cell on all of them
 %%ranks            runs it on all existing ranks
-%%ranks 1,3        runs it on some of them; 0-2 is a range
-%%rank 2           runs it on one
+%%ranks 1,3        runs it on these ranks; 0-2 is a range
+%%rank 2           runs it on one rank
 %ranks             shows the team; `%ranks restart` and `%ranks close` do what the team's methods do
 
 The ranks are the notebook's `team`, a variable like any other: `team[2]["loss"]`, `pictures.timeline(team)`.
@@ -41,7 +41,7 @@ class Line:
 
 
 def parse_line(line: str) -> Line:
-    """Return what the line asks for. Raises UsageError with a sentence."""
+    """Parse the line's arguments. Raises UsageError with advice."""
     words, options = line.split(), {}
     if "--timeout" in words[:-1]:
         at = words.index("--timeout")
@@ -79,7 +79,7 @@ class RanksMagics(Magics):
 
     @cell_magic("rank")
     def rank(self, line: str, cell: str) -> CellRun | None:
-        """Run the cell on one live rank, or on some."""
+        """Run the cell on one live rank, or on a few of them."""
         request = parse_line(line)
         if request.count is not None:
             request = Line(chosen=(request.count,), options=request.options)
@@ -94,7 +94,7 @@ class RanksMagics(Magics):
         # The prompt's number: newer IPythons raise `execution_count` before a cell runs, older ones after it.
         number = self.shell.displayhook.prompt_count
         file = self.shell.compile.cache(f"{first}\n{cell}", number)
-        # The first line of the cell is the magic's, so that line numbers are the cell's own.
+        # The magic is line 1 of the cell: the empty line takes its place, so that line numbers match.
         run = team.run(f"\n{cell}", request.chosen, names=self.shell.user_ns, file=file, **dict(request.options))
         return run if run.texts else None
 
@@ -119,7 +119,7 @@ class RanksMagics(Magics):
         team = self.shell.user_ns.get("team")
         if team is not None and not isinstance(team, Team):
             raise UsageError(
-                f"`team` is {type(team).__name__} here, but %%ranks keeps its ranks under that name: del team"
+                f"`team` is {type(team).__name__} here, but %%ranks needs that name for its ranks: del team"
             )
         return team
 
@@ -136,13 +136,13 @@ class RanksMagics(Magics):
         return team
 
     def on_rank_0(self) -> Team | None:
-        """Return the notebook's team if it has a rank 0 to ask about names."""
+        """Return the notebook's team if we can ask its rank 0 about names."""
         team = self.shell.user_ns.get("team")
         return team if isinstance(team, Team) and not team.is_closed else None
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics, and let completion and `?` look on rank 0 after the notebook."""
+    """Register the magics, and make completion and `?` look on rank 0, too, after the notebook."""
     warm_up()
     magics = RanksMagics(shell)
     shell.register_magics(magics)

@@ -1,7 +1,7 @@
-"""What runs inside a live rank: it does one task after another, and its variables stay in the main module.
+"""What runs inside a live rank: one task after another, while its variables stay in the main module.
 
-A task is a call whose first argument is the `LiveRank`. A thread takes orders meanwhile: to leave the task, the main
-thread gets the signal of Ctrl-C, and waits in the process group end because its connections are cut.
+A task is a call whose first argument is the `LiveRank`. Meanwhile, a thread takes orders. To end a task, it sends the
+main thread the signal of Ctrl-C, and it can cut the connections of the process group to end a wait in it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LiveRank:
             self.process.report(error)
 
     def _value_of(self, task: messages.Task) -> Any:
-        """Run a task's call. Ctrl-C's signal counts only in here."""
+        """Run a task's call. The signal of Ctrl-C has an effect only in here."""
         try:
             self._in_task = True
             call, arguments, keywords = pickling.unpack(task.call)
@@ -143,7 +143,7 @@ def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
 
 
 def report_names(rank: LiveRank, ranks: Sequence[int]) -> None:
-    """Report the names on this rank, as every task does."""
+    """Do no work: every task reports the names on its rank anyway."""
 
 
 def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
@@ -176,11 +176,11 @@ def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
 def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
     """Make a new process group with all ranks. Returns the names of variables that still hold an old one.
 
-    Groups that were destroyed the time before are freed only now, when their threads have nothing left to do: a thread
-    that has work to release needs the GIL, which the thread that frees the group holds.
+    Groups that the previous call destroyed are freed only now, when their threads have nothing left to do. Freeing a
+    group holds the GIL, and a thread that still had work to release would need it.
 
-    The last group's file stays, too. A rank may still hold that group, and NCCL's heartbeat monitor would wait for the
-    missing file for five minutes; `destroy_process_group` waits for the monitor.
+    The previous group's file also stays. A rank may still hold that group: without the file, NCCL's heartbeat monitor
+    would wait five minutes for it, and `destroy_process_group` would wait for the monitor.
     """
     import torch.distributed as dist
 
@@ -200,7 +200,7 @@ def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
 
 
 def _holds_group(value: Any) -> bool:
-    """Return whether a variable holds a process group: itself, as a wrapper of a model does, or in an attribute."""
+    """Return whether a value is a process group, a model wrapper or mesh that holds one, or has one in an attribute."""
     import torch.distributed as dist
 
     kinds = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh")
@@ -215,8 +215,8 @@ def _holds_group(value: Any) -> bool:
 def abort_groups() -> None:
     """Make every wait in a process group of this process end with an error, on all ranks if all of them do this.
 
-    NCCL's backend can be aborted. gloo's cannot, but it notices connections that close: those that were accepted by a
-    socket on which this process listens. The rank at the other end closes nothing and notices, too.
+    NCCL's backend can be aborted. gloo's cannot, but it notices when a connection is shut down, so we shut down those
+    that this process has accepted. The ranks at the other ends notice, too.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""`ranks`: start ranks that stay, run cells on them, and look at their variables.
+"""`ranks`: start ranks that stay alive, run cells on them, and look at their variables.
 
 team = ranks(4)
 team.run("x = torch.ones(2) * rank; dist.all_reduce(x); x")
@@ -37,10 +37,10 @@ CLOSED = "this team is closed: ranks({}) starts a new one"
 
 
 def ranks(count: int, *, timeout: float | None = 60.0, seed: int | None = None, idle: float | None = HOUR) -> Team:
-    """Start `count` ranks that stay, and return them as a team.
+    """Start `count` ranks that stay alive, and return them as a team.
 
-    On every rank the process group is up, and `rank`, `world_size`, `device`, `dist` and `torch` are there. A cell may
-    take `timeout` seconds, as a launch may. After `idle` seconds without a cell, the ranks end. They also end with
+    On every rank the process group is up, and `rank`, `world_size`, `device`, `dist` and `torch` are defined. Like a
+    launch, a cell may take `timeout` seconds. After `idle` seconds without a cell, the ranks end. They also end with
     this process, or with `team.close()`; a team can be used in a `with` block.
     """
     return Team(count, timeout=timeout, seed=seed, idle=idle)
@@ -54,7 +54,7 @@ class Team:
         self.last: CellRun | None = None
         self.dead: set[int] = set()  # ranks that have ended; `restart` starts them again
         self.names: dict[int, set[str]] = {}  # the names on each rank
-        self._sent: dict[str, Sent] = {}  # what the notebook's names were when they were sent
+        self._sent: dict[str, Sent] = {}  # the values of the notebook's names when they were sent
         self._sources: set[str] = set()
         self._number = self._generation = 0
         self._busy = threading.Lock()
@@ -93,11 +93,11 @@ class Team:
         names: Mapping[str, Any] | None = None,
         file: str | None = None,
     ) -> CellRun:
-        """Run a cell on all ranks, or on some, and return what its last expression is on each of them.
+        """Run a cell on all ranks, or on the given ones, and return the value of its last expression on each of them.
 
         Names that the cell uses and that are missing on a rank are sent from `names`, by default the main module's;
-        the output says which. If the cell fails on one rank, it ends on all of them, and their variables stay. `file`
-        stands for the code in error messages.
+        a printed line lists them. If the cell fails on one rank, it ends on all of them, and their variables stay.
+        `file` stands for the code in error messages.
         """
         if not isinstance(code, str):
             raise TypeError(f"team.run takes code as text, not {code!r}: team.push(f=f), then team.run('f()')")
@@ -120,13 +120,13 @@ class Team:
         return self.last
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
-        """Assign these names on all ranks, or on some: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
+        """Assign these names on all ranks, or on the given ones: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
         with pickling.wrapped(pickling.pack_names(values)) as packed:
             self._call(on_rank.push, self._ranks(ranks), packed)
         self._sent |= {name: Sent(value) for name, value in values.items()}
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> list[Any]:
-        """Return a variable's value on every rank, or on some, in order. Tensors come as tensors on the CPU."""
+        """Return a variable's value on every rank, or on the given ones, in order. Tensors are moved to the CPU."""
         chosen = self._ranks(ranks)
         missing = [rank for rank in chosen if rank in self.names and name not in {*self.names[rank], "_"}]
         if missing:
@@ -135,7 +135,7 @@ class Team:
         return [pickling.load_saved(run[rank]) for rank in chosen]
 
     def restart(self, ranks: int | Iterable[int] | None = None) -> None:
-        """Start the ranks that have ended again, or those given, without variables. The others keep theirs."""
+        """Restart the ranks that have ended, and the given ones, without variables. The others keep theirs."""
         again = self.dead if ranks is None else {*self._ranks(ranks)} | self.dead
         if self.is_closed or len(again) == len(self):
             self.close()
@@ -174,7 +174,7 @@ class Team:
             raise
 
     def _ranks(self, ranks: int | Iterable[int] | None) -> list[int]:
-        """Return these ranks in order, or all of them. Raises if there is no such rank."""
+        """Return the given ranks in order, or all ranks. Raises if one does not exist."""
         if ranks is None:
             return list(range(len(self)))
         chosen = [ranks] if isinstance(ranks, int) else list(ranks)
@@ -184,7 +184,7 @@ class Team:
         return sorted({range(len(self))[rank] for rank in chosen})
 
     def _check(self, chosen: list[int]) -> None:
-        """Raise if one of these ranks cannot do anything."""
+        """Raise if the team is closed or one of these ranks has ended."""
         if self.is_closed:
             raise LaunchError(CLOSED.format(len(self)))
         listener = self._listener(chosen)
@@ -209,19 +209,19 @@ class Team:
             self._busy.release()
 
     def _send(self, call: Any, chosen: Iterable[int], *arguments: Any, timeout: float | None = None) -> TaskListener:
-        """Order a call and return who listens to it."""
+        """Send a call to the ranks, and return its listener."""
         self._number += 1
         listener = self._listener(chosen, timeout)
         listener.send(messages.Task(self._number, pickling.pack_call(call, (list(chosen), *arguments), {})))
         return listener
 
     def _store_names(self, run: Run) -> Run:
-        """Remember the names on the ranks, which come with every value, and return the run with the values alone."""
+        """Remember the names on the ranks, which come with every value, and return the run with only the values."""
         self.names = {rank: set(names) for rank, (_, names) in enumerate(run)}
         return replace(run, values=tuple(value for value, _ in run))
 
     def _recover(self, listener: TaskListener) -> str:
-        """Bring the ranks back to where they can run a cell. Returns what the user has to know about it."""
+        """Bring the ranks back to a state in which they can run a cell. Returns what the user needs to know."""
         if not listener.trouble:
             listener.end_task()
         if listener.trouble:
@@ -255,7 +255,7 @@ class Team:
         return f"{loss}{keep}. team.restart() starts {them} again"
 
     def _revive(self, again: set[int]) -> None:
-        """Start these ranks again, and make a process group of old and new ones."""
+        """Restart these ranks, and create a process group of old and new ones."""
         all_ranks = list(range(len(self)))
         if alive := again - self.dead:
             listener = self._listener(all_ranks)
@@ -274,7 +274,7 @@ class Team:
         self._store_names(self._send(on_rank.report_names, all_ranks).result())
 
     def _missing(self, code: str, file: str, chosen: list[int], namespace: Mapping[str, Any]) -> bytes:
-        """Pack the notebook's values for names that the cell uses and that are missing on a rank, and say so."""
+        """Pack the notebook's values for names that the cell uses and that a rank lacks, and print the names."""
         used, assigned = names_in(code, file)
         names_by_rank = [self.names.get(rank, on_rank.PREDEFINED) for rank in chosen]
         available = [name for name in used if name in namespace]
@@ -295,7 +295,7 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 class Sent:
-    """A value that was sent, to find out whether the notebook has another one now. Keeps no large object alive."""
+    """A value that was sent, to detect that the notebook now has a different one. Keeps no large object alive."""
 
     def __init__(self, value: Any) -> None:
         try:

@@ -1,6 +1,6 @@
-"""Decide which rank is to blame: of those that raised or died, and of those that no longer answer.
+"""Decide which rank is to blame, among those that raised or died and those that no longer answer.
 
-gloo says "Timed out waiting 5000ms for recv operation to complete", but not which rank it waited for. Ranks on several
+gloo reports "Timed out waiting 5000ms for recv operation to complete", but not for which rank. Ranks on several
 machines share a store, hosted on rank 0's machine. Each rank that gives up signs a roster there; the ranks that don't
 sign are lost. A rank that cannot even reach the store has lost the machine that hosts it.
 """

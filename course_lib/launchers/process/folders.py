@@ -1,7 +1,7 @@
 """Temporary folders for launches, and cleanup of those left behind by launches that were killed.
 
-A process that uses a folder holds a lock on a file in it, and the lock ends with the process, however it ends. A
-folder of ours that is not locked is a leftover, and the next launch removes it.
+A process that uses a folder holds a lock on a file in it, and the lock ends with the process, even if it is killed.
+A folder of ours that is not locked is a leftover, and the next launch removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from course_lib.launchers import private_doors
 PREFIX = "course_lib-"
 LOCK = "in_use"
 MIN_AGE = 60.0  # seconds: a brand-new folder may not be locked yet
-MAX_PATH = 55  # bytes: a socket's path may have 108, and ours are some 40 characters deeper
+MAX_PATH = 55  # bytes: a socket's path may have 108, and we append about 40
 HURRY_FILE = "COURSE_LIB_HURRY_FILE"  # in the environment of the server that ranks are forked from
 MAX_AGE = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
 
@@ -64,7 +64,7 @@ def use_own_folder() -> None:
 
 @contextlib.contextmanager
 def hurry_file_named() -> Iterator[None]:
-    """Tell a server that is started in this block which file hurries it."""
+    """Pass the path of the hurry file to a server that is started in this block."""
     os.environ[HURRY_FILE] = str(_hurry_file())
     try:
         yield
@@ -74,7 +74,7 @@ def hurry_file_named() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hurried() -> Iterator[None]:
-    """Hurry the server that ranks are forked from: it does not import everything before it forks in this block."""
+    """Inside this block, the server that ranks are forked from forks before it has imported everything."""
     use_own_folder()
     file = _hurry_file()
     with contextlib.suppress(OSError):

@@ -42,7 +42,7 @@ FROM_THIS_MACHINE = (  # code, jump if true, jump if false, value
 
 
 def close_to_other_machines() -> int:
-    """Make every port that this process listens on answer only this machine. Returns how many (Linux only, else 0)."""
+    """Make every port that this process listens on answer only this machine. Returns how many (0 if not on Linux)."""
     if not sys.platform.startswith("linux"):
         return 0
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in FROM_THIS_MACHINE)
@@ -93,8 +93,8 @@ def is_noise(line: str) -> bool:
 def import_quietly(name: str) -> None:
     """Import a framework without its log messages.
 
-    The environment variables in `QUIET` don't stop those of C++ code that looks for GPUs during the import. What it
-    writes is shown only if the import fails.
+    The environment variables in `QUIET` don't silence the C++ code that looks for GPUs during the import. Its output is
+    shown only if the import fails.
     """
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)

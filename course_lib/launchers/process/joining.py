@@ -59,7 +59,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
 
 
 def _nccl_variables(ranks: int) -> dict[str, str]:
-    """Return the variables that NCCL needs so that we can explain a hang. Variables that are already set win.
+    """Return the variables that NCCL needs so that we can explain a hang. Variables already set take precedence.
 
     The flight recorder keeps the last collectives, with the time at which the GPU reached each: a rank whose GPU has
     not started one is the rank that the others wait for.
@@ -79,7 +79,7 @@ def join_process_group(
 ) -> Store:
     """Create the process group on this rank's device, with a private file or torchrun's rendezvous.
 
-    A rank that waits for a peer for more than `peer_timeout` seconds raises; None means PyTorch's default.
+    A rank that waits longer than `peer_timeout` seconds for a peer raises; None means PyTorch's default.
     Returns the store that the ranks used for the rendezvous.
     """
     import torch
@@ -119,10 +119,10 @@ def accept_second_init(
     on_new_group: Callable[[], None] = lambda: None,
     every_time: bool = False,
 ) -> list[Any]:
-    """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is that of the existing group.
+    """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is the existing group's.
 
-    With `every_time`, not only the first call is accepted while the group is up: a cell may run twice. Returns a list
-    of the groups that were destroyed but are kept alive.
+    With `every_time`, all calls are accepted while the group is up, not only the first, because a cell may run twice.
+    Returns a list that keeps destroyed groups alive.
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
@@ -158,11 +158,11 @@ def accept_second_init(
 
 
 def _keep_destroyed_groups() -> list[Any]:
-    """Keep every group alive until its process ends, in the list that this returns.
+    """Keep every group alive until its process ends. Returns the list that holds the destroyed ones.
 
     If a gloo group is destroyed while a DistributedDataParallel model still refers to it, it is freed with the model.
     The thread that frees it holds the GIL and waits for the group's threads, which need the GIL to release their last
-    work. Of 22 launches of a function that ends with `destroy_process_group()`, 17 hung (torch 2.13).
+    work. 17 of 22 launches of a function that ends with `destroy_process_group()` hung (torch 2.13).
     """
     import torch.distributed as dist
 

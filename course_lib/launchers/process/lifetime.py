@@ -110,7 +110,7 @@ def _text(line: bytes) -> str:
 
 def stand_alone(folder: str, rank: int) -> None:
     """Move to a new process group, so that Ctrl-C in the notebook does not reach us and our children die with us."""
-    private_doors.forget_exit_functions()  # those that the server registered are not for the rank
+    private_doors.forget_exit_functions()  # a rank must not call the server's
     dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open until the process ends)
     faulthandler.enable(dump, all_threads=False)
     if hasattr(os, "setsid"):
@@ -125,8 +125,8 @@ def stand_alone(folder: str, rank: int) -> None:
 def seed_generators(seed: int | None) -> None:
     """Seed Python's, NumPy's and PyTorch's generators; None takes seeds from the operating system.
 
-    Ranks are forks of one process, so otherwise they would all draw the same numbers, in every launch. Ranks started by
-    torchrun don't: a model that is never broadcast would be the same on all ranks only here.
+    Ranks are forks of one process, so otherwise they would all draw the same numbers, in every launch. A model that is
+    never broadcast would then be the same on all ranks here, but not under torchrun.
     """
     import torch
 
@@ -140,7 +140,7 @@ def seed_generators(seed: int | None) -> None:
 
 
 def leave_as_child(error: BaseException | None = None) -> NoReturn:
-    """End a child that the learner's function forked and that returned or raised out of it: it is not the rank."""
+    """End a process that the learner's function forked and that has returned from it or raised: it is not the rank."""
     if error is not None:
         traceback.print_exception(error)
     flush()

@@ -108,7 +108,7 @@ class Listener:
         """Listen until all ranks have returned, something is wrong, or time is up.
 
         We report a deadlock only if it still holds after asking every rank again: an old report may be out of date,
-        and of thousands of collectives the first drop out of a rank's record.
+        and in a run with thousands of collectives, the first ones drop out of a rank's record.
         """
         deadline = self.clock()
         while True:
@@ -221,7 +221,7 @@ class Listener:
             self.unanswered.clear()
 
     def _compare(self, rank: int, record: Record) -> None:
-        """Compare a rank's record with those of the others."""
+        """Compare a rank's record with the others'."""
         self.records[rank] = record
         self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
         self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
@@ -321,7 +321,7 @@ class Output:
         if hidden > 0:
             print(f"[launch] {hidden:,} more lines are in run.output (error.output if the launch failed)")
         if self._dropped:
-            print(f"[launch] {self._dropped:,} lines were dropped: output is kept up to {MAX_OUTPUT_BYTES >> 20} MB")
+            print(f"[launch] {self._dropped:,} lines were dropped: the limit is {MAX_OUTPUT_BYTES >> 20} MB of output")
 
 
 def _unpack(report: messages.Returned) -> Any:

@@ -23,10 +23,10 @@ class LaunchSpec:
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
-    framework: str = "torch"  # through which the ranks connect
+    framework: str = "torch"  # the one through which the ranks connect
     seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
     live: bool = False  # the call serves cells until the ranks are dismissed; it takes the rank's process and folder
-    generation: int = 0  # of the process group that a rank joins first: live ranks make new ones
+    generation: int = 0  # number of the process group that a rank joins first: live ranks create new ones
     idle: float | None = None  # seconds without a task after which live ranks are ended
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine and use a file
 
@@ -43,7 +43,7 @@ class Rendezvous:
 
 
 class Channel(Protocol):
-    """The notebook's end of the connection: a pipe to its supervisor, or a stand-in for those of several nodes."""
+    """The notebook's end of the connection: a pipe to its supervisor, or a stand-in for the pipes of several nodes."""
 
     def send(self, order: Any, /) -> None: ...
 
@@ -62,7 +62,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """The unfinished line of a rank's output as it is now, for example a progress bar."""
+    """The current unfinished line of a rank's output, for example a progress bar."""
 
     rank: int
     text: str
@@ -122,7 +122,7 @@ class Raised:
 
 @dataclass(frozen=True)
 class Died:
-    """The rank's process ended on its own."""
+    """The rank's process ended."""
 
     rank: int
     exitcode: int
@@ -132,9 +132,9 @@ class Died:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a rank is. A rank sends it when asked, and unasked when it has waited for a while.
+    """Where a rank is. A rank sends it when asked, and also, once, when it has waited for a while.
 
-    Without a record, it comes from the supervisor, for a rank that cannot answer.
+    If a rank cannot answer, the supervisor sends it, without a record.
     """
 
     rank: int
@@ -167,21 +167,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """A request to live ranks to leave their task. With `abort`, waits in the process group end with an error."""
+    """A request to live ranks to leave their task. With `abort`, a wait in the process group ends with an error."""
 
     abort: bool
 
 
 @dataclass(frozen=True)
 class Kill:
-    """An order to end some live ranks."""
+    """An order to end these live ranks."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Revive:
-    """An order to start the live ranks that have ended again, from this specification."""
+    """An order to restart the live ranks that have ended, from this specification."""
 
     spec: LaunchSpec
 

@@ -41,7 +41,7 @@ def family(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and of those of its children that have ended."""
+    """Return the CPU time of a process and of its children that have ended."""
     ticks_per_second = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
     return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / ticks_per_second
 
@@ -151,10 +151,10 @@ class FairTime:
 
 
 class WorkClock:
-    """Samples processes to count the seconds in which the machine did not keep them from working.
+    """Samples processes to count the seconds in which the machine let them work.
 
     The kernel adds a wait for a core to a thread's account when the wait ends. A wait in progress shows in the thread's
-    state: runnable in two samples in a row, without having run. What we count that way is not counted again at the end.
+    state: runnable in two samples in a row, without having run. We do not count it again when it ends.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]], most_disk: float = math.inf) -> None:

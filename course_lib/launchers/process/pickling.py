@@ -238,7 +238,7 @@ def load_saved(value: Any) -> Any:
 
 @contextlib.contextmanager
 def wrapped(packed: bytes) -> Iterator[bytes | PickleFile]:
-    """Yield what to send to several ranks for these bytes: if they are many, a file that exists during the block."""
+    """Yield what to send to several ranks: these bytes, or, if they are large, a file that exists during the block."""
     if len(packed) < LARGE:
         yield packed
         return

@@ -1,8 +1,8 @@
-"""What the server that ranks are forked from imports first. Importing this module does it, in the server alone.
+"""What the server that ranks are forked from imports first. In the server, importing this module imports it all.
 
 A rank needs torch; importing what trains a model takes twice as long (`torch._dynamo` alone takes as long as torch).
 A launch waits for everything, because otherwise each rank would import it again. Live ranks should run their first cell
-soon, so `ranks` hurries the server: it forks as soon as torch is there, and imports the rest afterwards.
+soon, so `ranks` hurries the server: it forks as soon as torch is imported, and imports the rest afterwards.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ REST = (
     *("torch._dynamo", "torch.distributed.fsdp"),
     *("course_lib.training", "course_lib.training.checkpoint.planners"),
 )
-NEXT_IMPORT_AFTER = 1.0  # seconds between two imports, so that a caller in a hurry gets its fork
+NEXT_IMPORT_AFTER = 1.0  # seconds between two imports, in which the server can fork for a caller in a hurry
 
 
 def load(needed: Sequence[str], rest: Sequence[str], hurry: Path) -> list[str]:
     """Import the modules, and return those of `rest` that are still missing because a caller is in a hurry."""
     remaining = [*needed, *rest]
     while remaining and not (hurry.exists() and len(remaining) <= len(rest)):
-        with contextlib.suppress(ImportError):  # the rank that needs it says what is missing
+        with contextlib.suppress(ImportError):  # the rank that needs it reports what is missing
             importlib.import_module(remaining[0])
         del remaining[0]
-    gc.freeze()  # else a rank's garbage collector touches the modules, and so copies their memory
+    gc.freeze()  # otherwise a rank's garbage collector would touch the modules, and so copy their memory
     return remaining
 
 
 def load_in_server(hurry: Path) -> None:
     """Import everything. If a caller is in a hurry, import the rest later, one module at a time."""
-    gc.disable()  # a tenth of the time of `import torch`
+    gc.disable()  # it would take a tenth of the time of `import torch`
     remaining = load(NEEDED, REST, hurry)
     gc.enable()
     if not remaining:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 
-SWITCH = "COURSE_LIB_LIVE"  # set to 0 to show nothing temporary
+SWITCH = "COURSE_LIB_LIVE"  # set to 0 to hide temporary lines
 
 
 def in_a_notebook(stream: TextIO) -> bool:
@@ -41,7 +41,7 @@ class LiveLine:
         """Replace the line with this text."""
         if text == self._shown or os.environ.get(SWITCH) == "0":
             return
-        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of the text is out
+        before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of the text is written
         if in_a_notebook(self.stream):
             self._show_below_cell(text)
         elif self.stream.isatty():
@@ -95,7 +95,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Step:
-    """The number of steps done in something other than training, the total, and the current step."""
+    """Progress of something other than training: the number of steps done, the total, and the current step."""
 
     done: int
     total: int

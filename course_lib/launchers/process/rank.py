@@ -90,7 +90,7 @@ def _join(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None
 
 
 def store_file(folder: str, generation: int) -> str:
-    """Return the file over which ranks on one machine make their process group, or the next one after it."""
+    """Return the file that ranks on one machine use to create their process group number `generation`."""
     return os.path.join(folder, f"store.{generation}")
 
 
@@ -103,7 +103,7 @@ class RankProcess:
         self.log = CallLog()
         self.destroyed_groups: list[Any] = []  # still alive
         self.obey: Callable[[Any], None] = lambda order: None  # called from a thread with orders for live ranks
-        self.task = 0  # of a live rank: the one it works on
+        self.task = 0  # the one that a live rank is working on
         self.returned = False
         self._place: tuple | None = None
         self._looks = 0
@@ -138,7 +138,7 @@ class RankProcess:
         self.log.start_task()
 
     def finish(self, packed: bytes, started_at: float, ended_at: float, skew: float = 0.0) -> None:
-        """Report a pickled value, and everything that was recorded meanwhile."""
+        """Report a pickled value, and everything that was recorded since the start."""
         self.returned = True
         if os.getpid() != self._process:
             leave_as_child()
@@ -220,7 +220,7 @@ class RankProcess:
             return Where("returned"), self._record()
         before, stack = self._position(), stack_of_thread(threading.main_thread().ident)
         record = Record(alone=False)
-        with contextlib.suppress(Exception):  # another thread writes to it meanwhile: better no record than no answer
+        with contextlib.suppress(Exception):  # another thread may be writing to it; no record is better than no answer
             record = self._record(wait_of=threading.main_thread().ident)
         wait = record.wait
         state = locate(stack, wait.op if wait else self.log.pending())
@@ -235,7 +235,7 @@ class RankProcess:
         return replace(state, whom=_whom(wait), group=wait.group), record
 
     def _position(self) -> tuple[int, int, int]:
-        """Return the main thread's position. Frames are reused, so the count of calls tells two visits apart."""
+        """Return the main thread's position. Frames are reused; the count of calls tells two visits apart."""
         frame = private_doors.frame_of(threading.main_thread().ident)
         return (id(frame), frame.f_lasti if frame else 0, self.log.moves)
 
@@ -282,7 +282,7 @@ def _whom(wait: Wait) -> str:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Return the pickled exception, or None if it does not survive: unpickling some raises a different error."""
+    """Return the pickled exception, or None if pickling or unpickling it fails."""
     try:
         data = pickling.pack_value(error.with_traceback(None))
         pickling.unpack(data)

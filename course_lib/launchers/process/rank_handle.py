@@ -45,7 +45,7 @@ class RankHandle:
             self.death = os.pidfd_open(self.pid)
 
     def exitcode(self) -> int | None:
-        """Return the rank's exit code, or None. Does not reap it: while it is a zombie, its pid is not reused."""
+        """Return the rank's exit code, or None if it is running. Does not reap it: a zombie's pid is not reused."""
         if not hasattr(os, "waitid"):
             return self.process.exitcode
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -65,7 +65,7 @@ class RankHandle:
         return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
 
     def drain(self) -> list[str]:
-        """Return every line that the rank has printed and that was not read yet."""
+        """Return every line that the rank has printed and that we have not read yet."""
         return [line for reader in self.readers for line in reader.read_all()]
 
     def is_stopped(self) -> bool:

@@ -18,7 +18,7 @@ REQUEUE = 75  # exit status of a job that has saved its state and wants to conti
 
 
 class StopRequest:
-    """Whether this process was asked to stop, by what, and whether its function did so."""
+    """Whether this process was asked to stop, by what, and whether its function did."""
 
     def __init__(self) -> None:
         self.reason = ""

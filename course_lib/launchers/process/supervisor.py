@@ -121,7 +121,7 @@ def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: 
 
 
 def _revive(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
-    """Start the ranks that have ended again."""
+    """Restart the ranks that have ended."""
     for member in [member for member in team if not member.alive]:
         member.close()
         team.remove(member)
@@ -135,7 +135,7 @@ class Idleness:
         self.limit, self._busy, self._since = limit, set(), time.monotonic()
 
     def note(self, message: Any, team: list[RankHandle]) -> None:
-        """Take note of an order to the ranks, or of a report from one."""
+        """Note an order to the ranks, or a report from one."""
         if isinstance(message, Task):
             self._busy = {member.rank for member in team if member.alive}
         elif isinstance(message, (Returned, Raised, Died)):

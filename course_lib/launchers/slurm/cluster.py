@@ -40,7 +40,7 @@ LEAVE_WITHIN = 10.0
 LOOK_EVERY = 0.1
 SIGN_OF_LIFE_EVERY = 5.0
 LAST_MESSAGES_WITHIN = 2.0  # how long after a job's end we still wait for its ranks' last messages
-FOLDER = "COURSE_LIB_SLURM_FOLDER"  # tells the nodes of a watched job where their files are
+FOLDER = "COURSE_LIB_SLURM_FOLDER"  # where the nodes of a watched job find their files
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Slurm(Place):
     """
 
     def is_here(self) -> bool:
-        """Return whether this process is already running as a node of such a job."""
+        """Return whether this process is already running as a node of a Slurm job."""
         return is_inside_job()
 
     def script(self, folder: str | Path = "FOLDER") -> str:
@@ -78,7 +78,7 @@ class Slurm(Place):
             return self._watch(submitted, folder, spec.ranks, timeout)
 
     def _watch(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
-        """Watch a job until it ends; if we stop watching before that, cancel it."""
+        """Watch a job until it ends. If we stop before that, cancel it, unless it was detached."""
         within, keeps_running = 0.0, False
         try:
             with _detached_by_hangup():

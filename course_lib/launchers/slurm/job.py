@@ -3,7 +3,7 @@
 `course train ... --slurm --print` shows the script. It needs only the `course` command and can be submitted by hand.
 
 `squeue` forgets a job the moment it ends, and `sacct` needs a database that not every cluster has. So we get the state
-from `scontrol show job`, which remembers a job for some minutes.
+from `scontrol show job`, which remembers a job for a few minutes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class SlurmJob:
         return cls(result.stdout.strip().partition(";")[0])
 
     def state(self, at_most_old: float = ASK_EVERY) -> State:
-        """Return the job's state, at most a second old. If the controller does not answer, it is the last known one."""
+        """Return the job's state, at most a second old, or the last known one if the controller does not answer."""
         if time.monotonic() - self._asked_at >= at_most_old:
             result = _slurm("scontrol", "--oneliner", "show", "job", self.number)
             self._asked_at = time.monotonic()
@@ -199,7 +199,7 @@ class SlurmJob:
     def wait_for_its_turn(self, again: bool = False) -> int:
         """Wait until the job runs (or has run), printing what it waits for. Returns how often Slurm has restarted it.
 
-        A requeued job has its new count at once, while the rest of the old run is still `COMPLETING`.
+        The count of a requeued job goes up immediately, while its previous run is still `COMPLETING`.
         """
         shown_reason = ""
         while (state := self.state()).waits or (again and state.name == "COMPLETING"):
@@ -216,16 +216,16 @@ class SlurmJob:
         return state.restarts
 
     def how_to_look(self) -> str:
-        """Return a sentence that tells the user how to check on a job that is no longer watched."""
+        """Return a sentence about how to check on a job that is no longer watched."""
         return (
             f"job {self.number} keeps running, but is no longer watched: `squeue --job {self.number}` shows its state, "
             f"{self.output} has what its ranks print, and `scancel {self.number}` ends it"
         )
 
     def end(self, within: float = 0.0) -> bool:
-        """Give the job `within` seconds to end by itself, then cancel it. Returns whether it has ended.
+        """Wait up to `within` seconds for the job to end, then cancel it. Returns whether it has ended.
 
-        If so, its output file is removed, because the output has already been shown.
+        If it has, removes its output file, because the output has already been shown.
         """
         ended = self._ends_within(within)
         if not ended:

@@ -1,4 +1,4 @@
-"""One node of a Slurm job: starts the node's ranks as a notebook would, and relays messages between them and it.
+"""One node of a Slurm job: starts its ranks as a notebook would, and relays messages between them and the submitter.
 
     srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
     srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
@@ -128,9 +128,9 @@ class NodeLog:
 
 LOOK_EVERY = 0.05
 # Ranks that are done wait to be dismissed, because others may still need them. If the watcher, which would dismiss
-# them, is silent for this many seconds, it is gone; the job then ends by itself and frees its nodes.
+# them, is silent for this many seconds, we assume that it is gone: the job ends when its ranks do, and frees its nodes.
 GONE_AFTER = 60.0
-LINGER = 1.0  # seconds that other nodes have to read what was sent to them
+LINGER = 1.0  # seconds for other nodes to read what was sent to them
 
 
 def main(folder: Path) -> int:
@@ -197,7 +197,7 @@ class Watcher:
 def _pass_on(supervisor: Channel, spec: LaunchSpec, watcher: Watcher | None) -> int:
     """Forward messages in both directions until the ranks are dismissed, or done with no watcher left.
 
-    Returns the exit status: `REQUEUE` if a signal asked the ranks to stop and all of them did before they were done.
+    Returns the exit status: `REQUEUE` if a signal asked the ranks to stop and all of them stopped early.
     """
     log = NodeLog()
     finished: set[int] = set()

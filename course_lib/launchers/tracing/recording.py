@@ -188,7 +188,7 @@ def profiled() -> Iterator[None]:
     os.environ.update(SILENT | os.environ)
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if machine.device().type == "cuda" else [])
     rank, was_on = int(os.environ.get("RANK", "0")), trace.recorder.on
-    with profile(activities=kinds, acc_events=True) as recorded:  # else PyTorch 2.11 warns about later cycles
+    with profile(activities=kinds, acc_events=True) as recorded:  # otherwise PyTorch 2.11 warns about later cycles
         trace.recorder.rank, trace.recorder.on = rank, True
         try:
             yield

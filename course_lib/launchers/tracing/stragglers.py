@@ -1,8 +1,8 @@
 """Find the rank that the others wait for, and why, with evidence.
 
-There are two kinds of evidence. A collective ends when its last rank arrives, so that rank alone costs the time between
-its arrival and the second-to-last one. And if ranks send to each other, as in a pipeline, the rank that works longest
-is the one that the others wait for.
+There are two kinds of evidence. A collective ends when its last rank arrives, so that rank alone is responsible for the
+time between the second-to-last arrival and its own. And if ranks send to each other, as in a pipeline, the others wait
+for the rank that works longest.
 
 A busy machine makes ranks late, too. The OS reports how long a rank waited for a core, and we subtract that; the rest
 is the rank's own delay.
@@ -29,8 +29,8 @@ MANY_SAMPLES = 20  # with this many samples of a rank's wait for a core, we know
 WARM_UP = 0.2  # fraction of the time covered by spans that is not counted as work
 MIN_DELAY = 0.01  # seconds in total: a smaller delay is not worth naming
 MIN_SHARE = 0.03  # fraction of the time from the first collective to the last
-FAR_AHEAD = 3.0  # a straggler costs this many times as much as any other rank
-LONGER, LONGER_IF_BUSY = 0.35, 0.9  # a straggler works longer than the next rank by this fraction
+FAR_AHEAD = 3.0  # a straggler costs at least this many times as much as any other rank
+LONGER, LONGER_IF_BUSY = 0.35, 0.9  # a straggler works longer than any other rank by at least this fraction
 WAITING = ("receive", "send", "communication")  # spans in which a rank waits for others
 
 Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up to then)
@@ -68,7 +68,7 @@ class Stragglers:
         return sum(arrival.late for arrival in self.arrivals if arrival.last == rank)
 
     def own_cost(self, rank: int) -> float:
-        """Return the cost without what the machine explains, and without the rank's two worst arrivals.
+        """Return the cost without the delays that the machine explains and without the rank's two worst arrivals.
 
         The machine explains the seconds that the rank waited for a core before it arrived and, if it is busy, a few
         milliseconds more, because the threads that carry the rank's messages wait for a core, too.
@@ -196,7 +196,7 @@ def find_stragglers(
 
 
 def _arrivals(meetings: Sequence[Sequence[Collective]], core_waits: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
-    """Return each collective's last rank. With few samples, its whole wait for a core may have been just before."""
+    """Return who arrived last at each collective. With few samples, we count its whole wait for a core so far."""
     arrivals, previous_start = [], float("-inf")
     for meeting in meetings:
         first, second, last = meeting[0], meeting[-2], meeting[-1]
@@ -222,9 +222,9 @@ def _arrivals(meetings: Sequence[Sequence[Collective]], core_waits: Mapping[int,
 def _work(
     spans: Sequence[Span], core_waits: Mapping[int, CoreWait]
 ) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
-    """Return, by rank, the seconds spent waiting neither for others nor for a core, and those in each kind of span.
+    """Return each rank's seconds of work (not waiting for others or for a core), and its seconds in each kind of span.
 
-    They count from the first span to the last, without the beginning, in which ranks connect.
+    Both cover the time from the first span to the last, except the beginning, in which ranks connect.
     """
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     begin = first + WARM_UP * (end - first)
