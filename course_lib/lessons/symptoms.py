@@ -66,7 +66,7 @@ A_SHORTER_DTYPE = (
 
 
 def a_mean_of_means(what: str, where: str, how: str = "") -> str:
-    """Return the explanation of a mean of means: of `what` ("an example"), where each `where` ("rank") has its own."""
+    """Return the explanation of a mean of means: `what` is averaged ("an example"), on each `where` alone ("rank")."""
     return (
         f"This is the mean of the {where}s' means{how}: {what} on a {where} with few of them weighs more than one on a "
         f"{where} with many. Add up sums and counts, and divide once."
@@ -89,13 +89,13 @@ def says(words: str) -> Callable[[Symptom], Symptom]:
 
 
 def observed(symptom: Symptom) -> Symptom:
-    """Mark a symptom as one that says what was seen, not what it may come from: a single case is proof enough."""
+    """Mark a symptom that describes what happened, not a likely cause of it: a single case is enough to prove it."""
     symptom.observed = True  # pyright: ignore[reportFunctionMemberAccess]
     return symptom
 
 
 def ahead_of_waits(symptom: Symptom) -> Symptom:
-    """Mark an observed symptom that explains why calls were never waited for: the report shows it instead of that."""
+    """Mark an observed symptom that explains why calls were never waited for. The report shows only the symptom."""
     symptom.ahead_of_waits = True  # pyright: ignore[reportFunctionMemberAccess]
     return observed(symptom)
 

@@ -1,4 +1,4 @@
-"""00.2 All-reduce by halves: how an answer is tested, and the wrong answers we recognize."""
+"""00.2 All-reduce by halves: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""00.1 Pass it on: how an answer is tested, and the wrong answers we recognize."""
+"""00.1 Pass it on: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def the_other_way_round(case: Case, values: list[Any]) -> bool | None:
     """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
     to the next rank, receive from the previous one.
     """
-    if case.ranks <= 3:  # of 3, it is also two ahead
+    if case.ranks <= 3:  # with 3 ranks, the next one is also two places back
         return None
     return differs(_returned(values), _shifted(case, 1)) is None
 

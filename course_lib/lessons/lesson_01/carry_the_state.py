@@ -1,4 +1,4 @@
-"""01.2 Carry the state: how an answer is tested, and the wrong answers we recognize."""
+"""01.2 Carry the state: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""01.1 One step back: how an answer is tested, and the wrong answers we recognize."""
+"""01.1 One step back: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, given: dict[str, Tensor]):
-    """Return what the answer made, how often it asked autograd, backward or forward, and which arguments it changed."""
+    """Return what the answer returned, how often it used autograd, and which arguments it changed."""
     from torch.autograd import forward_ad
 
     from course_lib.meter import Spent, meter
@@ -65,7 +65,7 @@ def drive(answer, given: dict[str, Tensor]):
         with meter() as spent:
             made = answer(**arguments)
     except RuntimeError as error:
-        if "saved tensor hooks" not in str(error):  # the meter's, which `torch.func.vjp` refuses
+        if "saved tensor hooks" not in str(error):  # the meter's hooks, which `torch.func.vjp` refuses
             raise
         forwards += 1
     finally:
@@ -77,15 +77,15 @@ def drive(answer, given: dict[str, Tensor]):
 def judge(case: Case, values: list[Any]) -> str | None:
     made, right = values[0]["made"], expected(case)
     if made is None:
-        return "it asks autograd for the gradients" if values[0]["asked"] else "it returns nothing"
+        return "it uses autograd to compute the gradients" if values[0]["asked"] else "it returns nothing"
     for name in JUDGED[case.part]:
         if name not in made:
-            return f"there is no {name!r} in what it returns"
+            return f"the dict that it returns has no {name!r}"
         difference = differs(made[name], right[name], f"gradient of {name!r}")
         if difference:
             return difference
     changed = values[0]["changed"]
-    return f"it has changed {', '.join(changed)}, which it was given" if changed else None
+    return f"it changed its arguments {', '.join(changed)}" if changed else None
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
@@ -256,7 +256,7 @@ def new_state(case: Case, values: list[Any]) -> bool:
 
 
 def _only(gate: str, how: str) -> Symptom:
-    """Return a symptom: of the four parts of the sums' gradient, only this one is wrong."""
+    """Return a symptom for the case in which only one of the four parts of the sums' gradient is wrong."""
 
     @observed
     @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')

@@ -1,4 +1,4 @@
-"""02.1 Average the gradients by hand: how an answer is tested, and the wrong answers we recognize."""
+"""02.1 Average the gradients by hand: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
-    """Return whether every rank's gradients are these."""
+    """Return whether every rank has the gradients that it has in `right`."""
     found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(values)]
     return differs(found, right) is None
 
@@ -102,7 +102,7 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 def the_sum(case: Case, values: list[Any]) -> bool | None:
     if not _all_are(values, _scaled(case, case.ranks)):
         return False
-    several = len(_means(case)) > 1  # one gradient, divided by the number of gradients, is a sum, too
+    several = len(_means(case)) > 1  # a single gradient divided by the number of gradients is the sum, too
     return True if several and not _ranks_of_zeros(case) else None
 
 
@@ -116,7 +116,7 @@ def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
 
 
 def _ranks_of_zeros(case: Case) -> int:
-    """Return how many ranks have only zeros: what is divided by the others' number is a sum if there is one other."""
+    """Return how many ranks have only zeros. If only one rank has others, the mean over those is the sum."""
     return sum(not any(each.any() for each in own.values()) for own in case.inputs["gradients"])
 
 
@@ -156,7 +156,7 @@ def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
     copies, an all-reduce adds up.
     """
     numbers = sum(mean.numel() for mean in _means(case).values())
-    enough = numbers > 4  # with few numbers, the largest may happen to be on one rank
+    enough = numbers > 4  # with few numbers, one rank may happen to have the largest of each
     return enough and any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
 
 

@@ -1,4 +1,4 @@
-"""02.3 Evaluate together: how an answer is tested, and the wrong answers we recognize."""
+"""02.3 Evaluate together: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _own_means(case: Case) -> list[float]:
 
 
 def _several_have_examples(case: Case) -> bool:
-    """Return whether more than one rank has examples: a rank that has all of them knows the mean by itself."""
+    """Return whether more than one rank has examples: a rank that has all of them needs no other to know the mean."""
     return sum(map(bool, case.inputs["counts"])) > 1
 
 
@@ -100,7 +100,7 @@ def divides_by_its_own_count(case: Case, values: list[Any]) -> bool | None:
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
     factors = (1, case.ranks)
     if len({count for _, count in filled}) == 1:
-        return None  # equal counts don't tell whose it is
+        return None  # if all counts are equal, it could be any rank's
     return any(all(differs(value, whole / (factor * count)) is None for value, count in filled) for factor in factors)
 
 

@@ -1,4 +1,4 @@
-"""03.2 One loss, divided once: how an answer is tested, and the wrong answers we recognize."""
+"""03.2 One loss, divided once: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 

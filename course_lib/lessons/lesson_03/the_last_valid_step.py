@@ -1,4 +1,4 @@
-"""03.1 The last valid step: how an answer is tested, and the wrong answers we recognize."""
+"""03.1 The last valid step: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 

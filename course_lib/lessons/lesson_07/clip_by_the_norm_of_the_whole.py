@@ -1,4 +1,4 @@
-"""07.3 Clip by the norm of the whole: how an answer is checked, and the common mistakes it recognizes."""
+"""07.3 Clip by the norm of the whole: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
     def case(part: str, replicas: int, sizes: list[list[int]], limit: float | None, says: str) -> Case:
-        """Make gradients of these sizes for each stage, 0 for a frozen parameter; `limit` is in units of their norm."""
+        """Make gradients of these sizes for each stage (0: a frozen parameter); `limit` is a multiple of their norm."""
         gradients = [
             [torch.randn(size, generator=generator) * (limit is not None) if size else None for size in stage]
             for stage in sizes
@@ -121,7 +121,7 @@ def own_norms(case: Case) -> list[float]:
 
 @says(CLIPPED_BY_ITS_OWN_NORM)
 def own_norm(case: Case, values: list) -> bool:
-    several = sum(norm > 0 for norm in own_norms(case)) > 1  # or one stage's norm is that of the whole
+    several = sum(norm > 0 for norm in own_norms(case)) > 1  # otherwise, one stage's norm is the norm of the whole
     return several and norms_are(case, values, own_norms(case))
 
 

@@ -1,4 +1,4 @@
-"""07.1 Rows and columns: how an answer is checked, and the common mistakes it recognizes."""
+"""07.1 Rows and columns: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def are(case: Case, values: list, name: str, wanted: list[Any]) -> bool:
 def rows_for_columns(case: Case, values: list) -> bool:
     """Row and column are swapped. A row is one replica, with all its stages; a column is one stage, in all replicas."""
     if min(case.inputs.values()) == 1:
-        return False  # one row, or one column: other mistakes come out the same
+        return False  # with one row or one column, other mistakes look the same
     right = right_table(**case.inputs)
     rows, columns = ([place[name] for place in right] for name in GROUPS)
     return are(case, values, "row", columns) and are(case, values, "column", rows)

@@ -1,4 +1,4 @@
-"""08.3 One rank sees a nan: how an answer is checked, and the common mistakes it recognizes."""
+"""08.3 One rank sees a nan: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""10.4 The sum in shard_map: how an answer is checked, and the common mistakes it recognizes."""
+"""10.4 The sum in shard_map: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 

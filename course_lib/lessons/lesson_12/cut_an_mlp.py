@@ -1,4 +1,4 @@
-"""12.1 Cut an MLP by column and row: how an answer is checked, and the common mistakes it recognizes."""
+"""12.1 Cut an MLP by column and row: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, ranks: int, inputs: Tensor, **weights: Tensor):
-    """Return every rank's part, and whether the whole weights are as they were."""
+    """Return every rank's part, and whether the whole weights are unchanged."""
     given = [weights[name] for name in NAMES]
     before = [tensor.clone() for tensor in given]
     parts = [[tensor_of(each, rank) for each in answer(*given, rank, ranks)] for rank in range(ranks)]
@@ -57,9 +57,7 @@ def drive(answer, ranks: int, inputs: Tensor, **weights: Tensor):
 def tensor_of(returned: Any, rank: int) -> Tensor:
     """Return a copy of what a rank returned. Raises TypeError if it is None."""
     if returned is None:
-        raise TypeError(
-            f"rank {rank} returned None where a tensor should be; zeros add nothing to a sum, None does not"
-        )
+        raise TypeError(f"rank {rank} returned None where a tensor should be; to add nothing to the sum, return zeros")
     return torch.as_tensor(returned).clone()
 
 
@@ -69,7 +67,7 @@ def whole(case: Case) -> Tensor:
 
 
 def outputs_of(case: Case, part: list[Tensor]) -> Tensor:
-    """Return one rank's part of the outputs. Raises RuntimeError if the shapes don't fit each other."""
+    """Return one rank's part of the outputs. Raises RuntimeError if the shapes don't match."""
     up, up_bias, down, down_bias = part
     return functional.gelu(functional.linear(case.inputs["inputs"], up, up_bias)) @ down.T + down_bias
 
