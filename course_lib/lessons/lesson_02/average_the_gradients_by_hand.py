@@ -102,7 +102,7 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 def the_sum(case: Case, values: list[Any]) -> bool | None:
     if not _all_are(values, _scaled(case, case.ranks)):
         return False
-    several = len(_means(case)) > 1  # a single gradient divided by the number of gradients is the sum, too
+    several = len(_means(case)) > 1  # a single gradient divided by the number of gradients is also the sum
     return True if several and not _ranks_of_zeros(case) else None
 
 
@@ -116,7 +116,7 @@ def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
 
 
 def _ranks_of_zeros(case: Case) -> int:
-    """Return how many ranks have only zeros. If only one rank has others, the mean over those is the sum."""
+    """Return how many ranks have only zeros. If all but one do, the sum is also the mean over the nonzero ranks."""
     return sum(not any(each.any() for each in own.values()) for own in case.inputs["gradients"])
 
 

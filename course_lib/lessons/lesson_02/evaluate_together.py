@@ -59,7 +59,7 @@ def _own_means(case: Case) -> list[float]:
 
 
 def _several_have_examples(case: Case) -> bool:
-    """Return whether more than one rank has examples: a rank that has all of them needs no other to know the mean."""
+    """Return whether more than one rank has examples: otherwise, one rank's own mean is the right one."""
     return sum(map(bool, case.inputs["counts"])) > 1
 
 

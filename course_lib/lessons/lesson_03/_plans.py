@@ -131,7 +131,7 @@ def by_length(lengths, indices):
 
 
 def filled(lengths, order, cells):
-    """Return batches of consecutive sequences, each as full as the limit allows, whichever sequence is the longest."""
+    """Return batches of consecutive sequences, each as full as the limit allows for its longest sequence."""
     batches, longest = [[]], 0
     for index in order:
         longest = max(longest, lengths[index])

@@ -202,7 +202,7 @@ def _is_like(
     start: Way = lambda i, o, gradient: gradient,
     returned: Way = lambda i, o, gradient: i.grad,
 ) -> bool:
-    """Return whether the gradients are wrong, and are what stages get that go back from `start` and send `returned`."""
+    """Return whether the gradients are wrong, and those of a backward pass that starts at `start`, sends `returned`."""
     stages = [BatchFirst(weights) for weights in case.inputs["weights"]]
     received, sent = [], []
     batch = case.inputs["batch"]

@@ -101,7 +101,7 @@ def clipped(gradients: list, factor: float) -> list[list]:
 
 
 def norms_are(case: Case, values: list, of_stage: list[float]) -> bool:
-    """Return whether each rank returned its stage's value from `of_stage`, and that value is not also the right one."""
+    """Return whether the ranks returned their stages' values from `of_stage`, and these values are not right."""
     norms, right = [value["norm"] for value in values], norm_of(case.inputs["gradients"])
     wanted = of_stage * case.inputs["replicas"]
     return differs(norms, wanted) is None and differs(wanted, [right] * len(norms)) is not None

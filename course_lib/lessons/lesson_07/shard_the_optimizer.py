@@ -82,7 +82,7 @@ class Momentum:
 
 def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]], rates: tuple[float, float]):
     """Return the parameters after each step, the bytes sent per step, and the bytes of this rank's state: what it has
-    at the end, or what it updates in a step if that is more, since every number that is updated has one in the state.
+    at the end, or what it updates in a step if that is more, since the state has a number for every updated number.
     """
     from course_lib.meter import meter
 

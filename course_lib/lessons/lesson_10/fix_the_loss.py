@@ -72,7 +72,10 @@ def _right(case: Case) -> Tensor:
 
 
 def _is(case: Case, values: list, wrong: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Return whether the gradient is wrong, and equals `wrong(slopes, mask)` of these (replicas, sequences, steps)."""
+    """Return whether the gradient is wrong, and equals `wrong(slopes, mask)`.
+
+    Slopes and mask have the shape (replicas, sequences, steps).
+    """
     value = _total(values)
     made = wrong(case.inputs["slopes"], case.inputs["mask"])
     return differs(value, made) is None and differs(value, _right(case)) is not None

@@ -20,7 +20,7 @@ from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVER
 
 
 def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
-    """Return the weight of each sequence in these ranks' gradient; None if it is not a weighted sum of theirs."""
+    """Return each sequence's weight in these ranks' gradient, or None if it is not a weighted sum of the sequences'."""
     gradients = {name: gradient for rank in ranks for name, gradient in rank["updates"][0]["gradients"].items()}
     right = gradients_of_sequences(json.dumps(case.inputs["job"]))
     own = torch.cat([right[name] for name in gradients])
