@@ -40,14 +40,14 @@ GRADIENT_OF_ONE_HALF = (
     "both have a gradient."
 )
 CHANGES_WHAT_IT_WAS_GIVEN = (
-    "You change what you were given: `sort`, `pop`, `+=` or a copy in place changes the caller's own, and whoever uses "
-    "it next finds something else there. Work on a copy, or make something new."
+    "You change what you were given: `sort`, `pop`, `+=` or an in-place copy changes the caller's object, and its next "
+    "user finds different values. Work on a copy, or make a new object."
 )
 STRETCHED = "A gradient below the limit is scaled up to it. Clipping only ever shrinks: the factor is never above 1."
 CLIPPED_EACH_NUMBER = (
     "The gradient is clipped number by number, as `clip_grad_value_` does: every single number above the limit is cut "
-    "off, the others stay, and the gradient changes its direction. Clipping by the norm multiplies all numbers by the "
-    "same factor."
+    "off and the others stay, so the gradient changes its direction. Clipping by the norm multiplies all numbers by "
+    "the same factor."
 )
 CLIPPED_BY_ITS_OWN_NORM = (
     "Each stage is clipped by its own norm, so the stages shrink by different factors and the gradient changes its "
@@ -59,8 +59,8 @@ A_BARRIER = (
     "message is enough: the rank that receives one knows that it was sent."
 )
 A_SHORTER_DTYPE = (
-    "What you were given is float64, and the result has only the digits of float32: some tensor on the way has a "
-    "shorter dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
+    "What you were given is float64, but the result has only the digits of float32: one of your tensors has a shorter "
+    "dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
     "`torch.zeros_like` does."
 )
 

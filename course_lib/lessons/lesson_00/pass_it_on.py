@@ -115,7 +115,7 @@ def only_from_rank_0(case: Case, values: list[Any]) -> bool:
 
 def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
     """Some ranks get a number from two places before them: the rank before them sent what it had received, instead of
-    its own number. `dist.recv` overwrites the tensor that you pass to it: receive into another one than you send.
+    its own number. `dist.recv` overwrites the tensor that you pass to it: don't receive into the tensor you send.
     """
     found, right, before = _returned(values), _shifted(case, -1), _shifted(case, -2)
     wrong = [rank for rank in range(case.ranks) if differs(found[rank], right[rank])]
@@ -124,8 +124,8 @@ def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
-    """All ranks have the same rank's number: a broadcast. Every rank has something to send, and something else to
-    receive.
+    """All ranks have the same rank's number: that is a broadcast. Every rank should send its own number, and receive
+    another.
     """
     return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
 

@@ -150,8 +150,8 @@ def by_autograd(case: Case, values: list[Any]) -> bool:
 
 @observed
 def changes_an_argument(case: Case, values: list[Any]) -> bool:
-    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), and the
-    caller still needs it as it was. Make a new tensor instead.
+    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), but the
+    caller still needs its old values. Make a new tensor instead.
     """
     return bool(values[0]["changed"])
 
@@ -190,8 +190,8 @@ def takes_hidden_for_the_tanh(case: Case, values: list[Any]) -> bool:
 
 
 def has_other_biases(case: Case, values: list[Any]) -> bool:
-    """You run the step again with other biases than it had: one of the two is missing, or there twice. The sums are
-    made with both `bias_ih` and `bias_hh`.
+    """You run the step again with different biases: one of the two is missing, or there twice. The sums include both
+    `bias_ih` and `bias_hh`, once each.
     """
     both = ("bias_ih", "bias_hh")
     return any(_is(case, values, biases=biases) for name in both for biases in ((), (name,), (name, name)))
@@ -259,7 +259,7 @@ def _only(gate: str, how: str) -> Symptom:
     """Return a symptom for the case in which only one of the four parts of the sums' gradient is wrong."""
 
     @observed
-    @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')
+    @says(f'Only the *{gate}* part of the gradient of "sums" is wrong. {how}')
     def symptom(case: Case, values: list[Any]) -> bool:
         right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
         wrong = [name for name, a, b in zip(GATES, made, right, strict=True) if differs(a, b)]

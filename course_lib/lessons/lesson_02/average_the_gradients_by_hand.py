@@ -108,8 +108,8 @@ def the_sum(case: Case, values: list[Any]) -> bool | None:
 
 @observed
 def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
-    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros is one,
-    too: divide by the number of all ranks.
+    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros
+    counts, too: divide by the number of all ranks.
     """
     zeros = _ranks_of_zeros(case)
     return zeros > 0 and _all_are(values, _scaled(case, case.ranks / (case.ranks - zeros)))

@@ -278,7 +278,7 @@ def _early(events: list) -> int:
 
 
 def waits_on_the_way(case: Case, values: list[Any]) -> bool:
-    """The backward pass stands still while a hook waits: for a bucket that travels, or for another rank. Begin the
+    """The backward pass stands still while a hook waits for a bucket that was sent, or for another rank. Begin the
     all-reduce with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
     """
     return any(_waits(value[0]["events"]) for value in values)

@@ -222,8 +222,8 @@ def another_answer_each_time(case: Case, values: list[Any]) -> bool:
 
 @observed
 def takes_another_rank(case: Case, values: list[Any]) -> bool:
-    """Asked for another rank's share, your function doesn't return what that rank reads. `rank` and `ranks` say whose
-    share it is and how many there are: use these two, not `dist.get_rank()` or the environment.
+    """Asked for another rank's share, your function doesn't return what that rank reads. Use the arguments `rank` and
+    `ranks`, not `dist.get_rank()` or the environment.
     """
     shares = [value["shares"]["epoch 0"] for value in values]
     return _complete(case, values) and any(value["of all ranks"] != shares for value in values)

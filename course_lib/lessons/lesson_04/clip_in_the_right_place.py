@@ -131,7 +131,7 @@ def has_kept_to_itself(case: Case, values: list) -> bool:
 @observed
 def has_drifted_apart(case: Case, values: list) -> bool:
     """The ranks step with different gradients, so their weights drift apart, and they train different models from then
-    on. After the sum over the ranks, every rank must have the same gradient, for *every* parameter, and shorten it by
+    on. After the sum over the ranks, every rank must have the same gradient, for *every* parameter, and multiply it by
     the same factor.
     """
     return any(differs(step, _steps(case, values)[0]) for step in _steps(case, values))
@@ -175,8 +175,8 @@ def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
 
 
 def has_clipped_each_parameter(case: Case, values: list) -> bool:
-    """Each parameter is clipped by its own norm, which changes the direction of the gradient. The norm is that of all
-    parameters together, and one factor shortens them all.
+    """Each parameter is clipped by its own norm, which changes the direction of the gradient. Take the norm of all
+    parameters together: one factor shortens them all.
     """
     gradient, limit = _whole(case), case.inputs["limit"]
     parts = [clipped(part, limit) for part in (gradient[:FEATURES], gradient[FEATURES:])]

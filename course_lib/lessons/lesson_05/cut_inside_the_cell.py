@@ -187,8 +187,8 @@ def has_only_its_own_units(case: Case, values: list) -> bool:
 
 @observed
 def has_gathered_c(case: Case, values: list) -> bool:
-    """You return all of c. Only that unit uses its c, so each rank keeps its own and never sends it. That is half of
-    the state that never travels.
+    """You return all of c. A unit's c is used by that unit only, so each rank keeps the c of its own units: half of the
+    state never has to be sent.
     """
     return any(value["c"].shape[-1] == case.inputs["slopes"].shape[2] for value in values)
 

@@ -160,7 +160,7 @@ def carries_half_of_the_state(case: Case, values: list) -> bool:
 
 @observed
 def carries_across_ranks(case: Case, values: list) -> bool:
-    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from another state than its own last one, or its
+    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from a state other than its own last one, or its
     inputs are not rank 0's outputs. The state stays on its stage; only outputs are sent.
     """
     right = one_process(case)
@@ -223,7 +223,7 @@ def in_another_order(case: Case, values: list) -> bool:
 @observed
 def one_too_many(case: Case, values: list) -> bool:
     """`carried` has one entry for every chunk but the first: that one starts from the zero state, which was not carried
-    from anywhere. The state in which the last chunk ended goes nowhere.
+    from anywhere. The state in which the last chunk ended is not carried on.
     """
     return all(len(value["carried"]) == len(case.inputs["chunks"]) for value in values)
 

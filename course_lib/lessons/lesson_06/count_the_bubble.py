@@ -131,8 +131,8 @@ def makespan_is_right(case: Case, values: list) -> bool:
 
 @observed
 def answers_from_memory(case: Case, values: list) -> bool:
-    """The first answer is right, and the second call gets the same one, although the stages are slower: something is
-    kept between calls, and found by the sizes alone. What you keep must be found by *all* arguments.
+    """The first answer is right, but the second call returns the same one, although the stages are slower: something is
+    kept between calls, with only the sizes as its key. The key of a cache must contain *all* arguments.
     """
     return makespan_is_right(case, values) and near(values[0]["slower"], values[0]["makespan"])
 

@@ -279,9 +279,9 @@ def held_more_than_once(case: Case, values: list) -> bool:
 
 
 def parts_of_unequal_size(case: Case, values: list) -> bool:
-    """The parts are unequal: one rank has more than its share and a largest parameter on top. (As many *parameters* on
-    each rank are not as many *numbers*.) Give each parameter, largest first, to the rank with the fewest numbers so
-    far, or cut the numbers themselves into equal pieces.
+    """The parts are unequal: one rank has more than its share and a largest parameter on top. (Equally many
+    *parameters* are not equally many *numbers*.) Give each parameter, largest first, to the rank with the fewest
+    numbers so far, or cut the numbers themselves into equal pieces.
     """
     return too_much(case, values) and case.part == STATE
 
@@ -297,7 +297,7 @@ def a_home_made_optimizer(case: Case, values: list) -> bool:
 
 def sends_what_nobody_needs(case: Case, values: list) -> bool:
     """More bytes are sent than needed. The sum of a gradient is needed by one rank only: `reduce` or `reduce_scatter`
-    brings it there, while `all_reduce` brings it to every rank. And a rank should send only its own part of the
+    sends it there, while `all_reduce` sends it to every rank. And a rank should send only its own part of the
     parameters.
     """
     return too_much(case, values) and case.part == BYTES

@@ -140,8 +140,8 @@ def divided_by(case: Case, values: list, divisors: list[float]) -> bool:
 
 @observed
 def groups_of_their_own(case: Case, values: list) -> bool:
-    """The ranks do not make the same process groups in the same order. `new_group` is a call of *all* ranks: each of
-    them makes every group, also those that it is not in, or the wrong ranks end up in a group together.
+    """The ranks do not make the same process groups in the same order. *All* ranks must call `new_group` for every
+    group, even for groups that they are not in, or the wrong ranks end up in a group together.
     """
     return any(value["groups"] != values[0]["groups"] for value in values)
 

@@ -233,8 +233,8 @@ def a_consequence(case: Case, values: list) -> bool:
 @observed
 def too_early(case: Case, values: list) -> bool:
     """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
-    Each rank's gradient weighs the same in the mean, however many examples it has. Last digits that differ are no fault
-    either: they depend on the order of summation.
+    Each rank's gradient weighs the same in the mean, however many examples it has. Last digits that differ are not a
+    fault either: they depend on the order of summation.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update < first

@@ -100,7 +100,7 @@ def stops_at_a_zero(case: Case, values: list) -> bool:
 
 @observed
 def leaves_zeros_out(case: Case, values: list) -> bool:
-    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs into it."""
+    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs in it."""
     right = [loss for loss in expected(case)[0]["losses"] if loss]
     return _first_zero(case) is not None and _losses_are(values, right)
 

@@ -127,7 +127,7 @@ def one_of_two(case: Case, values: list) -> bool:
 
 @observed
 def blames_who_lost_a_peer(case: Case, values: list) -> bool:
-    """This rank's last words are about a connection: it has lost another rank, which is not a cause. Which rank left
+    """This rank's last error is about a connection: it has lost another rank, which is not a cause. Which rank left
     before it, and how: with which exit code, after which exception, or after how many collectives?
     """
     found, guilty = _blamed(case, values)

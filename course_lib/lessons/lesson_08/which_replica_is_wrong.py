@@ -127,8 +127,8 @@ def _ranks(values: list) -> list:
 
 @observed
 def not_all_know(case: Case, values: list) -> bool:
-    """The ranks do not return the same. Each one compares what it has with what it was told: let every rank get all
-    replicas, with a call that all of them make, and they all come to the same answer.
+    """The ranks do not return the same answer. Let every rank get all replicas, with a call that all ranks make: then
+    all ranks compare the same weights and return the same.
     """
     return any(value != values[0] for value in values[1:])
 
@@ -178,7 +178,7 @@ def differs_by_process(case: Case, values: list) -> bool:
 
 @observed
 def nobody_is_wrong(case: Case, values: list) -> bool:
-    """All replicas are the same here, and still a rank is blamed. Then the answer is None."""
+    """All replicas are the same here, but you blame a rank. The answer is None in this case."""
     return _truth(case) is None
 
 

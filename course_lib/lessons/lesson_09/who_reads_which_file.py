@@ -144,7 +144,7 @@ def changes_the_sizes(case: Case, values: list) -> bool:
 @observed
 def workers_read_the_same(case: Case, values: list) -> bool:
     """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
-    workers, and every line comes that many times. Every *worker of every rank* is a reader.
+    workers, and every line appears that many times. Every *worker of every rank* is a reader.
     """
     ranks = _of_ranks(case, values[0]["shares"])
     alike = all(share == mine[0] for mine in ranks for share in mine)

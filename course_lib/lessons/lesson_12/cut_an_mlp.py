@@ -109,8 +109,8 @@ def _columns(values: list) -> list[int]:
 
 @observed
 def transposes_a_weight(case: Case, values: list) -> bool:
-    """The right numbers, but a weight is transposed. Return `up` as (columns, width) and `down` as (width, columns), as
-    they were given, with fewer columns.
+    """The numbers are right, but a weight is transposed. Return `up` as (columns, width) and `down` as (width,
+    columns), as they were given, with fewer columns.
     """
     for place in (0, 2):
         parts = [[part[n].T if n == place else part[n] for n in range(len(NAMES))] for part in values[0]["parts"]]
@@ -194,8 +194,8 @@ def has_no_bias(case: Case, values: list) -> bool:
 
 
 def has_a_part_of_the_bias(case: Case, values: list) -> bool:
-    """A part of `down_bias` is missing from the sum: that of the ranks which have no columns. A rank without columns is
-    in the sum, too: it gives back its part of the bias.
+    """A part of `down_bias` is missing from the sum: the part of the ranks which have no columns. Such a rank is in
+    the sum, too, and must return its part of the bias.
     """
     ranks = case.inputs["ranks"]
     empty = _columns(values).count(0)
@@ -250,8 +250,8 @@ def other_rows_than_columns(case: Case, values: list) -> bool:
 
 @observed
 def changes_the_weights(case: Case, values: list) -> bool:
-    """You change the weights that you were given, in place: whoever uses them next finds something else there. Slices
-    are enough; make new tensors for anything else.
+    """You change the weights that you were given, in place: whoever uses them next gets different values. Slices are
+    enough; make new tensors for anything else.
     """
     return not values[0]["unchanged"]
 
