@@ -1,7 +1,7 @@
-"""Make a process look like another one, as ranks of a real job do to each other.
+"""Make one process look like several, as the ranks of a real job are.
 
-The ranks of a check are forks of one process, so the hash of a text, the parent's id and the clock are the same on all
-of them. In a real job, each rank is an interpreter of its own, often on another machine, and none of these are.
+The ranks of a check are forks of one process, so they all have the same string hashes, parent id and clock. In a real
+job, each rank is a separate interpreter, often on a different machine, and all three differ.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-APART, BITS = 0x1B873593CC9E2D51, (1 << 61) - 1  # what one process's hashes differ by from the next one's
-SECONDS = 86_400.0 + 1_237.0  # by which clocks differ: far more than real ones, so that no rounding hides it
+APART, BITS = 0x1B873593CC9E2D51, (1 << 61) - 1  # make the hashes of one process differ from the next one's
+SECONDS = 86_400.0 + 1_237.0  # between two processes' clocks: far more than in reality, so that rounding can't hide it
 
 
 @contextmanager
 def as_process(number: int, answer: Any) -> Iterator[None]:
     """Let this thread see the hashes, process ids, clock and host name of process `number`; 0 is the process itself.
 
-    `answer` is the function that is called there: it may have imported a name, as in `from time import time`.
+    `answer` is the function to be called. Names that its module imported, as in `from time import time`, change, too.
     """
     me, found = threading.get_ident(), hash
 
@@ -67,4 +67,4 @@ def _is_salted(value: Any) -> bool:
     """Return whether Python hashes this value differently in every process (unless PYTHONHASHSEED is set)."""
     if isinstance(value, (tuple, frozenset)):
         return any(map(_is_salted, value))
-    return isinstance(value, (str, bytes)) and bool(value)  # nothing is hashed to 0
+    return isinstance(value, (str, bytes)) and bool(value)  # an empty one has the same hash everywhere

@@ -40,14 +40,14 @@ GRADIENT_OF_ONE_HALF = (
     "both have a gradient."
 )
 CHANGES_WHAT_IT_WAS_GIVEN = (
-    "You change what you were given: `sort`, `pop`, `+=` or a copy in place changes the caller's own, and whoever uses "
-    "it next finds something else there. Work on a copy, or make something new."
+    "You change what you were given: `sort`, `pop`, `+=` or an in-place copy changes the caller's object, and its next "
+    "user finds different values. Work on a copy, or make a new object."
 )
 STRETCHED = "A gradient below the limit is scaled up to it. Clipping only ever shrinks: the factor is never above 1."
 CLIPPED_EACH_NUMBER = (
     "The gradient is clipped number by number, as `clip_grad_value_` does: every single number above the limit is cut "
-    "off, the others stay, and the gradient changes its direction. Clipping by the norm multiplies all numbers by the "
-    "same factor."
+    "off and the others stay, so the gradient changes its direction. Clipping by the norm multiplies all numbers by "
+    "the same factor."
 )
 CLIPPED_BY_ITS_OWN_NORM = (
     "Each stage is clipped by its own norm, so the stages shrink by different factors and the gradient changes its "
@@ -59,14 +59,14 @@ A_BARRIER = (
     "message is enough: the rank that receives one knows that it was sent."
 )
 A_SHORTER_DTYPE = (
-    "What you were given is float64, and the result has only the digits of float32: some tensor on the way has a "
-    "shorter dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
+    "What you were given is float64, but the result has only the digits of float32: one of your tensors has a shorter "
+    "dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
     "`torch.zeros_like` does."
 )
 
 
 def a_mean_of_means(what: str, where: str, how: str = "") -> str:
-    """Return the explanation of a mean of means: of `what` ("an example"), where each `where` ("rank") has its own."""
+    """Return the explanation of a mean of means: `what` is averaged ("an example"), on each `where` alone ("rank")."""
     return (
         f"This is the mean of the {where}s' means{how}: {what} on a {where} with few of them weighs more than one on a "
         f"{where} with many. Add up sums and counts, and divide once."
@@ -89,13 +89,13 @@ def says(words: str) -> Callable[[Symptom], Symptom]:
 
 
 def observed(symptom: Symptom) -> Symptom:
-    """Mark a symptom as one that says what was seen, not what it may come from: a single case is proof enough."""
+    """Mark a symptom that describes what happened, not a likely cause of it: a single case is enough to prove it."""
     symptom.observed = True  # pyright: ignore[reportFunctionMemberAccess]
     return symptom
 
 
 def ahead_of_waits(symptom: Symptom) -> Symptom:
-    """Mark an observed symptom that explains why calls were never waited for: the report shows it instead of that."""
+    """Mark an observed symptom that explains why calls were never waited for. The report shows only the symptom."""
     symptom.ahead_of_waits = True  # pyright: ignore[reportFunctionMemberAccess]
     return observed(symptom)
 

@@ -1,4 +1,4 @@
-"""00.2 All-reduce by halves: how an answer is tested, and the wrong answers we recognize."""
+"""00.2 All-reduce by halves: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def pairs_only(case: Case, values: list[Any]) -> bool:
 
 def stops_half_way(case: Case, values: list[Any]) -> bool:
     """Every number is summed on some rank, but no rank has all of them: that is where the first half ends, the
-    reduce-scatter. Now the finished pieces have to go back: the same partners in reverse order, and what arrives
+    reduce-scatter. Now the finished pieces have to go back: use the same partners in reverse order, and what arrives
     *replaces* what you have.
     """
     whole, right = torch.zeros(len(_sum(case)), dtype=torch.bool), _sum(case)
@@ -146,7 +146,7 @@ def out_of_place(case: Case, values: list[Any]) -> bool:
 
 def the_rest_is_left_out(case: Case, values: list[Any]) -> bool:
     """The last numbers, those beyond a multiple of the number of ranks, are still each rank's own: all others are
-    right. Halves of an odd stretch differ by one number, and nothing is left over.
+    right. The halves of an odd range differ by one number, and no number is left over.
     """
     right, own = _sum(case), case.inputs["vectors"]
     whole = len(right) // case.ranks * case.ranks

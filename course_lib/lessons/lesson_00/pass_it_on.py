@@ -1,4 +1,4 @@
-"""00.1 Pass it on: how an answer is tested, and the wrong answers we recognize."""
+"""00.1 Pass it on: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def the_other_way_round(case: Case, values: list[Any]) -> bool | None:
     """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
     to the next rank, receive from the previous one.
     """
-    if case.ranks <= 3:  # of 3, it is also two ahead
+    if case.ranks <= 3:  # with 3 ranks, the next one is also two places back
         return None
     return differs(_returned(values), _shifted(case, 1)) is None
 
@@ -115,7 +115,7 @@ def only_from_rank_0(case: Case, values: list[Any]) -> bool:
 
 def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
     """Some ranks get a number from two places before them: the rank before them sent what it had received, instead of
-    its own number. `dist.recv` overwrites the tensor that you pass to it: receive into another one than you send.
+    its own number. `dist.recv` overwrites the tensor that you pass to it: don't receive into the tensor you send.
     """
     found, right, before = _returned(values), _shifted(case, -1), _shifted(case, -2)
     wrong = [rank for rank in range(case.ranks) if differs(found[rank], right[rank])]
@@ -124,8 +124,8 @@ def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
-    """All ranks have the same rank's number: a broadcast. Every rank has something to send, and something else to
-    receive.
+    """All ranks have the same rank's number: that is a broadcast. Every rank should send its own number, and receive
+    another.
     """
     return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
 

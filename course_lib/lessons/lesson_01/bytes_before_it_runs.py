@@ -1,4 +1,4 @@
-"""01.3 Bytes before it runs: how an answer is tested, and the wrong answers we recognize."""
+"""01.3 Bytes before it runs: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 

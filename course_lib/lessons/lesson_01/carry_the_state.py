@@ -1,4 +1,4 @@
-"""01.2 Carry the state: how an answer is tested, and the wrong answers we recognize."""
+"""01.2 Carry the state: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def never_zeroes(case: Case, values: list[Any]) -> bool:
 
 @observed
 def other_states(case: Case, values: list[Any]) -> bool:
-    """Losses and weights are right here, but the states that you return are not those in which the last window ended:
-    those that the model returned for that window, before the update.
+    """Losses and weights are right here, but the states that you return are not those in which the last window ended.
+    Return the states that the model returned for that window, before the update.
     """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("losses", "weights"))
@@ -151,15 +151,15 @@ def other_states(case: Case, values: list[Any]) -> bool:
 @observed
 def other_losses(case: Case, values: list[Any]) -> bool:
     """States and weights are right here, but the losses that you return are not. Return a list with one number for each
-    window, in order: the loss that you went back from, as it was before the update.
+    window, in order: the loss on which you called `backward()`, as it was before the update.
     """
     right = expected(case)[0]
     return all(differs(values[0][name], right[name]) is None for name in ("states", "weights"))
 
 
 def carries_a_second_pass(case: Case, values: list[Any]) -> bool:
-    """You run each window again after its update, and carry the states of that second pass. The next window begins
-    where the first pass ended, the one that you went back from: it gives you the loss and the states.
+    """You run each window again after its update, and carry the states of that second pass. Take both the loss and the
+    states from the first pass, the one that you called `backward()` on: the next window begins where it ended.
     """
 
     def twice(model, optimizer, windows, is_measured_again: bool):

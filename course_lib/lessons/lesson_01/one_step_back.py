@@ -1,4 +1,4 @@
-"""01.1 One step back: how an answer is tested, and the wrong answers we recognize."""
+"""01.1 One step back: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, given: dict[str, Tensor]):
-    """Return what the answer made, how often it asked autograd, backward or forward, and which arguments it changed."""
+    """Return what the answer returned, how often it used autograd, and which arguments it changed."""
     from torch.autograd import forward_ad
 
     from course_lib.meter import Spent, meter
@@ -65,7 +65,7 @@ def drive(answer, given: dict[str, Tensor]):
         with meter() as spent:
             made = answer(**arguments)
     except RuntimeError as error:
-        if "saved tensor hooks" not in str(error):  # the meter's, which `torch.func.vjp` refuses
+        if "saved tensor hooks" not in str(error):  # the meter's hooks, which `torch.func.vjp` refuses
             raise
         forwards += 1
     finally:
@@ -77,15 +77,15 @@ def drive(answer, given: dict[str, Tensor]):
 def judge(case: Case, values: list[Any]) -> str | None:
     made, right = values[0]["made"], expected(case)
     if made is None:
-        return "it asks autograd for the gradients" if values[0]["asked"] else "it returns nothing"
+        return "it uses autograd to compute the gradients" if values[0]["asked"] else "it returns nothing"
     for name in JUDGED[case.part]:
         if name not in made:
-            return f"there is no {name!r} in what it returns"
+            return f"the dict that it returns has no {name!r}"
         difference = differs(made[name], right[name], f"gradient of {name!r}")
         if difference:
             return difference
     changed = values[0]["changed"]
-    return f"it has changed {', '.join(changed)}, which it was given" if changed else None
+    return f"it changed its arguments {', '.join(changed)}" if changed else None
 
 
 def costs(case: Case, values: list[Any]) -> list[Cost]:
@@ -150,8 +150,8 @@ def by_autograd(case: Case, values: list[Any]) -> bool:
 
 @observed
 def changes_an_argument(case: Case, values: list[Any]) -> bool:
-    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), and the
-    caller still needs it as it was. Make a new tensor instead.
+    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), but the
+    caller still needs its old values. Make a new tensor instead.
     """
     return bool(values[0]["changed"])
 
@@ -190,8 +190,8 @@ def takes_hidden_for_the_tanh(case: Case, values: list[Any]) -> bool:
 
 
 def has_other_biases(case: Case, values: list[Any]) -> bool:
-    """You run the step again with other biases than it had: one of the two is missing, or there twice. The sums are
-    made with both `bias_ih` and `bias_hh`.
+    """You run the step again with different biases: one of the two is missing, or there twice. The sums include both
+    `bias_ih` and `bias_hh`, once each.
     """
     both = ("bias_ih", "bias_hh")
     return any(_is(case, values, biases=biases) for name in both for biases in ((), (name,), (name, name)))
@@ -256,10 +256,10 @@ def new_state(case: Case, values: list[Any]) -> bool:
 
 
 def _only(gate: str, how: str) -> Symptom:
-    """Return a symptom: of the four parts of the sums' gradient, only this one is wrong."""
+    """Return a symptom for the case in which only one of the four parts of the sums' gradient is wrong."""
 
     @observed
-    @says(f'Of the gradient of "sums", only the part of *{gate}* is wrong. {how}')
+    @says(f'Only the *{gate}* part of the gradient of "sums" is wrong. {how}')
     def symptom(case: Case, values: list[Any]) -> bool:
         right, made = expected(case)["sums"].chunk(4, dim=-1), values[0]["made"]["sums"].chunk(4, dim=-1)
         wrong = [name for name, a, b in zip(GATES, made, right, strict=True) if differs(a, b)]

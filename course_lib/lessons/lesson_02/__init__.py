@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 
 def nested(weights: dict[str, Tensor]) -> nn.Module:
-    """Return a model with parameters of these names, such as "0.weight": in modules, so that most models' short names
-    come more than once.
+    """Return a model whose parameters have these names, such as "0.weight". They are in submodules, so the last part of
+    a name may occur more than once, as in most models.
     """
     model = nn.Module()
     for name, values in weights.items():

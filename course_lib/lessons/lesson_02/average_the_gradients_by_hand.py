@@ -1,4 +1,4 @@
-"""02.1 Average the gradients by hand: how an answer is tested, and the wrong answers we recognize."""
+"""02.1 Average the gradients by hand: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _means(case: Case) -> dict[str, Tensor]:
 
 
 def _all_are(values: list, right: list[dict[str, Tensor]]) -> bool:
-    """Return whether every rank's gradients are these."""
+    """Return whether every rank has the gradients that it has in `right`."""
     found = [{name: value["gradients"][name] for name in right[rank]} for rank, value in enumerate(values)]
     return differs(found, right) is None
 
@@ -102,21 +102,21 @@ def changed_the_parameters(case: Case, values: list[Any]) -> bool:
 def the_sum(case: Case, values: list[Any]) -> bool | None:
     if not _all_are(values, _scaled(case, case.ranks)):
         return False
-    several = len(_means(case)) > 1  # one gradient, divided by the number of gradients, is a sum, too
+    several = len(_means(case)) > 1  # a single gradient divided by the number of gradients is also the sum
     return True if several and not _ranks_of_zeros(case) else None
 
 
 @observed
 def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
-    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros is one,
-    too: divide by the number of all ranks.
+    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros
+    counts, too: divide by the number of all ranks.
     """
     zeros = _ranks_of_zeros(case)
     return zeros > 0 and _all_are(values, _scaled(case, case.ranks / (case.ranks - zeros)))
 
 
 def _ranks_of_zeros(case: Case) -> int:
-    """Return how many ranks have only zeros: what is divided by the others' number is a sum if there is one other."""
+    """Return how many ranks have only zeros. If all but one do, the sum is also the mean over the nonzero ranks."""
     return sum(not any(each.any() for each in own.values()) for own in case.inputs["gradients"])
 
 
@@ -156,7 +156,7 @@ def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
     copies, an all-reduce adds up.
     """
     numbers = sum(mean.numel() for mean in _means(case).values())
-    enough = numbers > 4  # with few numbers, the largest may happen to be on one rank
+    enough = numbers > 4  # with few numbers, one rank may happen to have the largest of each
     return enough and any(_all_are(values, [each] * case.ranks) for each in case.inputs["gradients"])
 
 

@@ -1,4 +1,4 @@
-"""02.4 Buckets on the way back: how an answer is tested, and the wrong answers we recognize."""
+"""02.4 Buckets on the way back: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cases(seed: int) -> list[Case]:
 
 def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
     """Return, for each update, the gradients, the events in order (gradients ready, collectives begun, waits), and how
-    many of the answer's hooks are still there.
+    many of the answer's hooks are still registered.
     """
     from course_lib.launchers.diagnosis import call_log
 
@@ -73,7 +73,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         for call in log.calls():
             if call.key not in seen:
                 seen.add(call.key)
-                if call.op == "barrier":  # it carries nothing
+                if call.op == "barrier":  # it carries no data
                     continue
                 events.append([call.op, call.numbers * getattr(getattr(torch, call.dtype, None), "itemsize", 1)])
         events.append([what, 0])
@@ -84,7 +84,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: note(f"ready {name}"))
 
     class Noted:
-        """A descriptor that notes the lookup of `wait`, so that the stack of a wait that hangs has no frame of ours."""
+        """A descriptor that records lookups of `wait`. A wrapper would put a frame of ours on the stack of a hang."""
 
         def __init__(self, wait):
             self.wait = wait
@@ -278,7 +278,7 @@ def _early(events: list) -> int:
 
 
 def waits_on_the_way(case: Case, values: list[Any]) -> bool:
-    """The backward pass stands still while a hook waits: for a bucket that travels, or for another rank. Begin the
+    """The backward pass stands still while a hook waits for a bucket that was sent, or for another rank. Begin the
     all-reduce with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
     """
     return any(_waits(value[0]["events"]) for value in values)

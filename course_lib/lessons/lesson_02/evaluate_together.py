@@ -1,4 +1,4 @@
-"""02.3 Evaluate together: how an answer is tested, and the wrong answers we recognize."""
+"""02.3 Evaluate together: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _own_means(case: Case) -> list[float]:
 
 
 def _several_have_examples(case: Case) -> bool:
-    """Return whether more than one rank has examples: a rank that has all of them knows the mean by itself."""
+    """Return whether more than one rank has examples: otherwise, one rank's own mean is the right one."""
     return sum(map(bool, case.inputs["counts"])) > 1
 
 
@@ -100,7 +100,7 @@ def divides_by_its_own_count(case: Case, values: list[Any]) -> bool | None:
     filled = [(value, count) for value, count in zip(values, counts, strict=True) if count]
     factors = (1, case.ranks)
     if len({count for _, count in filled}) == 1:
-        return None  # equal counts don't tell whose it is
+        return None  # if all counts are equal, it could be any rank's
     return any(all(differs(value, whole / (factor * count)) is None for value, count in filled) for factor in factors)
 
 
@@ -121,7 +121,7 @@ def divided_once_more(case: Case, values: list[Any]) -> bool:
 
 def forgets_a_count(case: Case, values: list[Any]) -> bool:
     """A rank whose losses add up to 0 is left out, and its examples are not counted. A loss of 0 is a loss: only the
-    count says whether a rank has examples.
+    count shows whether a rank has examples.
     """
     totals, counts = case.inputs["totals"], case.inputs["counts"]
     counted = [count for total, count in zip(totals, counts, strict=True) if total]
@@ -143,7 +143,7 @@ def only_one_knows(case: Case, values: list[Any]) -> bool:
 
 def empty_ones_do_not_know(case: Case, values: list[Any]) -> bool:
     """The ranks that have examples return the mean, those without do not. Every rank needs it, or some will stop
-    training and others won't: a rank without examples adds zeros, and returns what came of the sum.
+    training and others won't: a rank without examples adds zeros, and returns the same result as the others.
     """
     counts = case.inputs["counts"]
     return 0 in counts and _knows(case, values) == [count > 0 for count in counts]
@@ -154,8 +154,8 @@ def _knows(case: Case, values: list[Any]) -> list[bool]:
 
 
 def counts_an_example_too_many(case: Case, values: list[Any]) -> bool:
-    """The sum is divided by more than there are: each rank without examples counts as one. Divide by the sum of the
-    counts as they are; of all ranks together it is never 0.
+    """The sum is divided by too large a count: each rank without examples counts as one example. Divide by the sum of
+    the true counts: over all ranks, it is never 0.
     """
     counts = case.inputs["counts"]
     too_many = sum(max(count, 1) for count in counts)

@@ -1,4 +1,4 @@
-"""02.2 Every example once: how an answer is tested, and the wrong answers we recognize."""
+"""02.2 Every example once: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHUFFLED = "a new order every epoch"
 
 
 def cases(seed: int) -> list[Case]:
-    # The seed that the answer receives is a public number: nothing may tell it the seed of the inputs.
+    # The answer receives a fixed seed, so that it can't derive the inputs from it.
     def case(part: str, count: int, ranks: int, begin: int = 1) -> Case:
         says = f"{count} example{'s' * (count != 1)}, epochs 0 and 1"
         return Case(part, ranks, {"count": count, "seed": begin}, says)
@@ -75,11 +75,11 @@ def judge(case: Case, values: list) -> str | None:
             return f"{name}: the ranks have {sizes} examples, and shares may differ by one at most"
     for rank, share in enumerate(shares):
         if share["again"] != share["epoch 0"]:
-            return f"rank {rank} was asked twice for epoch 0, and gave two answers"
+            return f"rank {rank} was asked twice for epoch 0, and returned two different shares"
     for rank, value in enumerate(values):
         for other, share in enumerate(value["of all ranks"]):
             if share != shares[other]["epoch 0"]:
-                return f"on rank {rank}, the share of rank {other} is {share}: rank {other} has another one"
+                return f"on rank {rank}, the share of rank {other} is {share}, but rank {other} has a different one"
     return _not_shuffled(shares) if case.part == SHUFFLED else None
 
 
@@ -125,8 +125,8 @@ def _kept_together(shares: list[dict[str, list[int]]]) -> str | None:
     for rank, share in enumerate(shares):
         giver = before.get(frozenset(share["epoch 1"]))
         if giver is not None:
-            whose = "the same examples as in" if giver == rank else f"just those examples that rank {giver} had in"
-            return f"in epoch 1, rank {rank} has {whose} epoch 0, in another order"
+            whose = "the same examples as in" if giver == rank else f"exactly the examples that rank {giver} had in"
+            return f"in epoch 1, rank {rank} has {whose} epoch 0, in a different order"
     return None
 
 
@@ -222,8 +222,8 @@ def another_answer_each_time(case: Case, values: list[Any]) -> bool:
 
 @observed
 def takes_another_rank(case: Case, values: list[Any]) -> bool:
-    """Asked for another rank's share, your function doesn't return what that rank reads. `rank` and `ranks` say whose
-    share it is and how many there are: use these two, not `dist.get_rank()` or the environment.
+    """Asked for another rank's share, your function doesn't return what that rank reads. Use the arguments `rank` and
+    `ranks`, not `dist.get_rank()` or the environment.
     """
     shares = [value["shares"]["epoch 0"] for value in values]
     return _complete(case, values) and any(value["of all ranks"] != shares for value in values)

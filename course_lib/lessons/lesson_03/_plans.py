@@ -1,4 +1,4 @@
-"""The batches that an answer to 03.3 plans, and questions about them."""
+"""The batches that an answer to 03.3 plans, and functions that examine them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def plans_of(case: Case, values: list) -> list[Plan]:
 
 
 def wrong_in(plan: Plan) -> str | None:
-    """Return what is wrong unless every sequence is there once, in batches that fit, equally many on every rank."""
+    """Return what is wrong, or None if every sequence is there once, batches fit, and all ranks have equally many."""
     count = len(plan.lengths)
     seen = Counter(index for part in plan.parts for batch in part for index in batch)
     unknown = next((index for index in seen if not 0 <= index < count), None)
@@ -74,7 +74,7 @@ def unlike(plan: Plan) -> str | None:
 
 
 def fewest_updates(lengths: list[int], cells: int, ranks: int) -> int:
-    """Return the minimum number of updates: always batch the longest sequence left with those closest in length."""
+    """Return the minimum number of updates: sort by length, longest first, and fill one batch after another."""
     return -(-len(filled(lengths, by_length(lengths, range(len(lengths))), cells)) // ranks)
 
 
@@ -116,7 +116,7 @@ def shares_differ_by(plan: Plan) -> int:
 
 
 def is_sorted(plan: Plan) -> bool:
-    """Return whether the ranges of lengths in the batches, or in whole updates, overlap at most at their ends."""
+    """Return whether the batches, or the updates, have ranges of lengths that overlap at most at their ends."""
     updates = [[index for batch in batches for index in batch] for batches in zip(*plan.parts, strict=True)]
     return any(in_order([[plan.lengths[index] for index in of] for of in cut if of]) for cut in (plan.batches, updates))
 
@@ -131,7 +131,7 @@ def by_length(lengths, indices):
 
 
 def filled(lengths, order, cells):
-    """Return batches of consecutive sequences, each as full as the limit allows, whichever sequence is the longest."""
+    """Return batches of consecutive sequences, each as full as the limit allows for its longest sequence."""
     batches, longest = [[]], 0
     for index in order:
         longest = max(longest, lengths[index])

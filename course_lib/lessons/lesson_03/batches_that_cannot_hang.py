@@ -1,4 +1,4 @@
-"""03.3 Batches that cannot hang: how an answer is tested, and the wrong answers we recognize."""
+"""03.3 Batches that cannot hang: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from course_lib.lessons.processes import as_process
 from course_lib.lessons.symptoms import observed
 
 MOST_CELLS = 60
-DRAWN = 12  # cases of one input, by number of ranks
-MANY = 300  # inputs in one case, at the end
+DRAWN = 12  # drawn cases in each of two parts, with one input each
+MANY = 300  # inputs in each of the last cases
 
 
 def cases(seed: int) -> list[Case]:
@@ -103,7 +103,7 @@ def judge(case: Case, values: list) -> str | None:
     for rank, value in enumerate(values):
         for other, batches in enumerate(value["of all ranks"]):
             if batches != first[other]:
-                return f"on rank {rank}, the batches of rank {other} are {batches}: rank {other} has others"
+                return f"on rank {rank}, the batches of rank {other} are {batches}, but rank {other} has different ones"
     return None
 
 

@@ -1,4 +1,4 @@
-"""03.2 One loss, divided once: how an answer is tested, and the wrong answers we recognize."""
+"""03.2 One loss, divided once: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def has_multiplied_twice(case: Case, values: list) -> bool | None:
     """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once,
     and don't add up losses that are already added up.
     """
-    uneven = len({int(mask.sum()) for mask in case.inputs["mask"]}) > 1  # or a rank's own count would do the same
+    uneven = len({int(mask.sum()) for mask in case.inputs["mask"]}) > 1  # if even, a rank's own count does the same
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks) if uneven else None
 
 

@@ -1,4 +1,4 @@
-"""03.1 The last valid step: how an answer is tested, and the wrong answers we recognize."""
+"""03.1 The last valid step: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def judge(case: Case, values: list) -> str | None:
     made = {"states": value["states"], "gradient": right["gradient"] if nothing else value["gradient"]}
     changed = differs(value["lengths"], case.inputs["lengths"])
     return same_as(expected, exact=True)(case, [made]) or (
-        f"it has changed `lengths`: it {changed}" if changed else None
+        f"the call has changed `lengths`: it {changed}" if changed else None
     )
 
 

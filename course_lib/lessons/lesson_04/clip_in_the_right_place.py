@@ -1,4 +1,4 @@
-"""04.2 Clip in the right place: how an answer is tested, and the wrong answers we recognize."""
+"""04.2 Clip in the right place: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def drive(answer, weight: Tensor, micro_batches: list, limit: float):
 
 
 def judge(case: Case, values: list) -> str | None:
-    """Compare weights and norm. Where the limit doesn't bite, only the weights count: a norm taken of the wrong
-    gradient would look like the only mistake there.
+    """Compare the weights and the norm. In the part where the limit changes nothing, compare only the weights:
+    otherwise, an answer with the wrong gradient would seem to have only the wrong norm.
     """
     names = ("weight", "bias") if case.part == ALL else ("norm", "weight", "bias")
     right, found = ([{name: each[name] for name in names} for each in of] for of in (expected(case), values))
@@ -131,7 +131,7 @@ def has_kept_to_itself(case: Case, values: list) -> bool:
 @observed
 def has_drifted_apart(case: Case, values: list) -> bool:
     """The ranks step with different gradients, so their weights drift apart, and they train different models from then
-    on. After the sum over the ranks, every rank must have the same gradient, for *every* parameter, and shorten it by
+    on. After the sum over the ranks, every rank must have the same gradient, for *every* parameter, and multiply it by
     the same factor.
     """
     return any(differs(step, _steps(case, values)[0]) for step in _steps(case, values))
@@ -175,8 +175,8 @@ def _is_sum_of_clipped(case: Case, values: list, total: Tensor) -> bool:
 
 
 def has_clipped_each_parameter(case: Case, values: list) -> bool:
-    """Each parameter is clipped by its own norm, which changes the direction of the gradient. The norm is that of all
-    parameters together, and one factor shortens them all.
+    """Each parameter is clipped by its own norm, which changes the direction of the gradient. Take the norm of all
+    parameters together: one factor shortens them all.
     """
     gradient, limit = _whole(case), case.inputs["limit"]
     parts = [clipped(part, limit) for part in (gradient[:FEATURES], gradient[FEATURES:])]
@@ -216,7 +216,7 @@ def has_returned_another_norm(case: Case, values: list) -> bool:
     squares of all its numbers.
     """
     limit, gradient = case.inputs["limit"], _whole(case)
-    bites = bool(gradient.norm() > limit)  # or any norm would leave the weights right
+    bites = bool(gradient.norm() > limit)  # otherwise, any norm leaves the weights right
     return bites and _stepped_with(case, values, clipped(gradient, limit))
 
 

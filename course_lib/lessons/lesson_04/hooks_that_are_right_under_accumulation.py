@@ -1,4 +1,4 @@
-"""04.3 Hooks that are right under accumulation: how an answer is tested, and the wrong answers we recognize."""
+"""04.3 Hooks that are right under accumulation: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, passes: Tensor, keep: bool, layers: int):
-    """Return the gradients after every backward pass: a weight's are the inputs, a bias's the first input squared, both
-    times the number of the layer, from 1.
+    """Return the gradients after every backward pass. A weight's gradient is the inputs and a bias's the square of the
+    first input, both multiplied by the layer's number, counted from 1.
     """
     from course_lib.meter import meter
 
@@ -79,7 +79,7 @@ def gradients(case: Case) -> dict[str, Tensor]:
 def expected(case: Case, sent: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
     """Return `.grad` after every pass, of shape (ranks, passes of all updates, numbers).
 
-    `sent` computes it after the last pass of an update; the default is the mean over the ranks.
+    `sent` computes the gradient after the last pass of an update; the default is the mean over the ranks.
     """
     found = {}
     for name, single in gradients(case).items():
@@ -216,7 +216,7 @@ def has_shared_a_count(case: Case, values: list) -> bool | None:
 
 
 def _counts_so_often_in_a_pass(case: Case, values: list, calls: int) -> bool | None:
-    """Return whether something is sent in just those passes in which such a count reaches a multiple of k."""
+    """Return whether the passes that send are those in which a count of `calls` per pass reaches a multiple of k."""
     k = case.inputs["passes"].shape[2]
     sends = [
         any(call % k == 0 for call in range(p * calls + 1, (p + 1) * calls + 1)) for p in range(len(values[0]["sent"]))

@@ -1,4 +1,4 @@
-"""04.1 In pieces, with a tail: how an answer is tested, and the wrong answers we recognize."""
+"""04.1 In pieces, with a tail: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from course_lib.lessons.lesson_04 import FEATURES, examples
 from course_lib.lessons.symptoms import observed, over_budget
 
 HIDDEN = 32  # wide enough that its outputs are most of what autograd saves
-HELD = 1.5  # times what a forward pass of the largest micro-batch saves: styles differ, but two graphs are twice that
+HELD = 1.5  # the budget, in forward passes of the largest micro-batch: styles differ, but two graphs need 2
 DRAWN = 8
 
 
@@ -132,15 +132,15 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def bytes_of(examples: int) -> int:
-    """Return what autograd saves for so many examples: inputs, hidden units and errors.
+    """Return the bytes that autograd saves for this many examples: inputs, hidden units and errors.
 
-    (Plus, once, the transposed weights of the output layer.)
+    The transposed weights of the output layer, which it saves once, are not included.
     """
     return 8 * examples * (FEATURES + HIDDEN + 1)
 
 
 def _is_like(case: Case, values: list, *arguments, **options) -> bool:
-    """Return whether an answer's parameters, or its losses, are wrong and equal to those of this way of training."""
+    """Return whether an answer's parameters, or its losses, are wrong and equal to those of `trained(...)`."""
     wrong, right = trained(case, *arguments, **options), expected(case)[0]
     names = [name for name in wrong if differs(values[0][name], right[name])]
     return any(differs(wrong[name], right[name]) and not differs(values[0][name], wrong[name]) for name in names)

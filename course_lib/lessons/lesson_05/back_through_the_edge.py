@@ -1,4 +1,4 @@
-"""05.1 Back through the edge: how an answer is tested, and the wrong answers we recognize."""
+"""05.1 Back through the edge: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTH = 2
 
 
 class BatchFirst(nn.Module):
-    """A stage as in many scripts: (sequences, steps, width) in and out."""
+    """A stage with inputs and outputs of shape (sequences, steps, width), as in many scripts."""
 
     def __init__(self, weights: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def cases(seed: int) -> list[Case]:
         case("one edge", 2, 1, 1),
         case("a stage between two others", 3, 2, 3),
         case("a stage between two others", 4, 3, 2),
-        case("a stage between two others", 3, 1, 4),  # for one sequence, autograd keeps the inputs and no copy of them
+        case("a stage between two others", 3, 1, 4),  # with one sequence, autograd saves the inputs, not a copy
     ]
 
 
@@ -87,7 +87,7 @@ def judge(case: Case, values: list) -> str | None:
 
 
 def _too_short(case: Case, values: list) -> list[str]:
-    """Return, for each rank, that its messages have fewer bytes than float64 takes, or ""."""
+    """Return, for each rank, a sentence if its messages have fewer bytes than float64 needs, else ""."""
     each = 8 * case.inputs["batch"].numel()
     edges = [(rank > 0) + (rank < case.ranks - 1) for rank in range(case.ranks)]
     return [
@@ -202,7 +202,7 @@ def _is_like(
     start: Way = lambda i, o, gradient: gradient,
     returned: Way = lambda i, o, gradient: i.grad,
 ) -> bool:
-    """Return whether the gradients are wrong and those of stages that go back from `start` and send back `returned`."""
+    """Return whether the gradients are wrong, and those of a backward pass that starts at `start`, sends `returned`."""
     stages = [BatchFirst(weights) for weights in case.inputs["weights"]]
     received, sent = [], []
     batch = case.inputs["batch"]
@@ -242,7 +242,7 @@ def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
 
 
 def _passes_on(case: Case, values: list, last: Tensor) -> bool:
-    """Return whether only the stages between others pass on what they received."""
+    """Return whether the stages between two others, and only these, pass on the gradient that they received."""
 
     def returned(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
         return inputs.grad if torch.equal(outputs, last) and inputs.grad is not None else gradient

@@ -1,4 +1,4 @@
-"""05.3 Cut inside the cell: how an answer is tested, and the wrong answers we recognize."""
+"""05.3 Cut inside the cell: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Return one rank's share of a weight: its rows of each gate, and zeros for the others'."""
+    """Return one rank's share of a weight: its rows of each gate, and zeros in place of the others' rows."""
     pieces = (piece for gate in whole.chunk(GATES) for piece in enumerate(gate.chunk(ranks)))
     return torch.cat([piece if place == rank else torch.zeros_like(piece) for place, piece in pieces])
 
@@ -187,8 +187,8 @@ def has_only_its_own_units(case: Case, values: list) -> bool:
 
 @observed
 def has_gathered_c(case: Case, values: list) -> bool:
-    """You return all of c. Only that unit uses its c, so each rank keeps its own and never sends it. That is half of
-    the state that never travels.
+    """You return all of c. A unit's c is used by that unit only, so each rank keeps the c of its own units: half of the
+    state never has to be sent.
     """
     return any(value["c"].shape[-1] == case.inputs["slopes"].shape[2] for value in values)
 
@@ -243,7 +243,7 @@ def has_counted_the_output_once_per_rank(case: Case, values: list) -> bool:
 def _last_step_off_by(case: Case, values: list, factor: float) -> bool:
     """Return whether the gradient of the last step's inputs, which no later step affects, is `factor` times too large.
 
-    If each rank kept its own part of the gradient, this looks at their sum.
+    If the ranks have different gradients, each has only a part: their sum is compared.
     """
     right = expected(case)[0]["gradients"][-1][-1]
     each = [value["gradients"][-1] for value in values]

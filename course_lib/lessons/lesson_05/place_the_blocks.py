@@ -1,4 +1,4 @@
-"""05.2 Place the blocks: how an answer is tested, and the wrong answers we recognize."""
+"""05.2 Place the blocks: the check, and the wrong answers it recognizes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def blocks_from(chance: random.Random) -> tuple[list[list[int]], list[int]]:
-    """Return seconds and sizes. Devices differ by a factor, or in which blocks they are fast at, or not at all."""
+    """Return seconds and sizes. Devices differ by a factor, or in the blocks that they are fast at, or not at all."""
     blocks, devices = chance.randint(1, MOST_BLOCKS), chance.randint(1, MOST_DEVICES)
     sizes = [chance.randint(1, 9) for _ in range(blocks)]
     base = [chance.randint(1, 9) for _ in range(blocks)]
@@ -81,20 +81,20 @@ def too_small(chance: random.Random) -> tuple[list[list[int]], list[int], list[i
 
 
 def probes() -> list[Problem]:
-    """Return problems that tell one goal from another: an answer's mistake is named if it explains all of them."""
+    """Return problems that tell one goal from another: a mistake is reported only if it explains all the answers."""
     chance = random.Random(5)
     own = [[[chance.randint(1, 9) for _ in range(5)] for _ in range(devices)] for devices in (3, 3, 2, 3, 2, 3)]
     sizes = [[chance.randint(1, 9) for _ in range(5)] for _ in own]
     return [(seconds, size, [sum(size)] * len(seconds)) for seconds, size in zip(own, sizes, strict=True)]
 
 
-# Each has a placement, and only if devices may be exactly full.
+# Each has a placement that fits, but only if a device may be exactly full.
 SNUG: list[Problem] = [([[1, 1], [1, 1]], [3, 3], [3, 3]), ([[1, 2, 1], [1, 1, 1]], [2, 2, 2], [4, 2])]
 SNUG += [([[1, 9], [3, 2]], [4, 1], [4, 1]), ([[9, 9], [1, 1]], [3, 3], [3, 3])]
 
 
 def drive(answer, seconds: list[list[int]], sizes: list[int], memory: list[int]):
-    """Return the parts, and those of the probes, or False for a probe on which the answer raised something."""
+    """Return the answer's parts for this problem and for each probe; False for a probe on which it raised an error."""
 
     def ask(*problem):
         parts = answer(*copy.deepcopy(problem))
@@ -130,10 +130,10 @@ def judge(case: Case, values: list) -> str | None:
     used = [sum(sizes[block] for block in part) for part in parts]
     full = next((device for device, need in enumerate(used) if need > memory[device]), None)
     if full is not None:
-        return f"{parts}: device {full} needs {used[full]} of memory, and has {memory[full]}"
+        return f"{parts}: device {full} needs {used[full]} of memory, but has {memory[full]}"
     if slowest(seconds, parts) > slowest(seconds, best):
         pace = f"its slowest device takes {slowest(seconds, parts)}"
-        return f"{parts}: {pace}, there is a placement with {slowest(seconds, best)}"
+        return f"{parts}: {pace}, but there is a placement with {slowest(seconds, best)}"
     return None
 
 
@@ -168,7 +168,7 @@ def _follows(case: Case, values: list, rule: Callable[..., Rule], snug: bool = F
     """
     here: Problem = (case.inputs["seconds"], case.inputs["sizes"], case.inputs["memory"])
     pairs = [(here, values[0]["parts"]), *zip(probes(), values[0]["probes"], strict=True)]
-    if snug or values[0]["parts"] is None:  # which many rules give: those problems tell them apart
+    if snug or values[0]["parts"] is None:  # many rules give None here: the snug problems tell them apart
         pairs += zip(SNUG, values[0]["snug"], strict=True)
     return all(parts is not False and _is_best_of(problem, parts, *rule(*problem)) for problem, parts in pairs)
 
@@ -238,7 +238,7 @@ def has_taken_one_limit_for_all(case: Case, values: list) -> bool:
         return False
 
     def like(limit: Callable) -> bool:
-        if limit(case.inputs["memory"]) >= sum(case.inputs["sizes"]):  # it limits nothing
+        if limit(case.inputs["memory"]) >= sum(case.inputs["sizes"]):  # everything fits within this limit
             return False
 
         def rule(seconds: list[list[int]], sizes: list[int], memory: list[int]) -> Rule:
@@ -255,7 +255,7 @@ def has_used_every_device(case: Case, values: list) -> bool:
     fewer blocks than devices, there are none. A device may stay empty: try those placements, too.
     """
     if isinstance(values[0]["few"], list):
-        return False  # one device is empty there
+        return False  # a placement that leaves a device empty
     return _follows(case, values, lambda s, z, m: (partial(slowest, s), lambda way: all(way) and fits(z, m, way)))
 
 

@@ -1,4 +1,4 @@
-"""06.3 Carry the state, and its gradient: how an answer is checked, and the common mistakes it recognizes."""
+"""06.3 Carry the state, and its gradient: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cases(seed: int) -> list[Case]:
         return [chance.randint(1, 4) for _ in range(chance.randint(1, 5))]
 
     drawn = draw(lengths, 6, seed)
-    return [  # unequal chunks only in the backward part: with them, messages in the wrong order do not even fit
+    return [  # unequal chunks only in the backward part: with them, a message in the wrong order has the wrong shape
         *(case(FORWARD, steps) for steps in ([2, 2], [3], [1, 1, 1], [2, 2, 2, 2])),
         *(case(BACK, steps) for steps in ([2, 2], [3], [1, 3, 2], [1, 1, 1, 1], *drawn)),
     ]
@@ -87,7 +87,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def one_process(case: Case, cut: Cut | None = None) -> list[dict]:
-    """Return each stage's values from a single process: both layers in one graph, and autograd does the backward."""
+    """Return each stage's values, computed in a single process with both layers in one graph."""
     values, seen = case.inputs["chunks"], []
     for weights in case.inputs["weights"]:
         seen.append(through(layer(weights), values, cut))
@@ -160,7 +160,7 @@ def carries_half_of_the_state(case: Case, values: list) -> bool:
 
 @observed
 def carries_across_ranks(case: Case, values: list) -> bool:
-    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from another state than its own last one, or its
+    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from a state other than its own last one, or its
     inputs are not rank 0's outputs. The state stays on its stage; only outputs are sent.
     """
     right = one_process(case)
@@ -223,7 +223,7 @@ def in_another_order(case: Case, values: list) -> bool:
 @observed
 def one_too_many(case: Case, values: list) -> bool:
     """`carried` has one entry for every chunk but the first: that one starts from the zero state, which was not carried
-    from anywhere. The state in which the last chunk ended goes nowhere.
+    from anywhere. The state in which the last chunk ended is not carried on.
     """
     return all(len(value["carried"]) == len(case.inputs["chunks"]) for value in values)
 

@@ -1,4 +1,4 @@
-"""06.1 Count the bubble: how an answer is checked, and the common mistakes it recognizes."""
+"""06.1 Count the bubble: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.lessons.symptoms import observed
 
 FEW, MANY = 3, 60  # numbers of micro-batches, to see whether the work grows with them
 GROWTH = 2
-HUGE = 10**15  # no loop over so many comes to its end, and no array of so many fits
+HUGE = 10**15  # no loop over this many ever ends, and no array of this many fits in memory
 
 
 def cases(seed: int) -> list[Case]:
@@ -50,7 +50,7 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
     slower, _ = answer(micro_batches, [2 * time for time in forward], [2 * time for time in backward])
     seen: dict[str, float | str] = {"makespan": float(makespan), "bubble": float(bubble), "slower": float(slower)}
     if counted:
-        others = [3 * time for time in forward], [3 * time for time in backward]  # not asked yet: it may remember
+        others = [3 * time for time in forward], [3 * time for time in backward]  # new: the answer may cache results
         answer(FEW + 1, *others)  # a warm-up call, so that imports are not counted
         few, many = (instructions(answer, pieces, *others) for pieces in (FEW, MANY))
         seen |= {str(FEW): few, str(MANY): many}
@@ -60,7 +60,7 @@ def drive(answer, micro_batches: int, forward: list[float], backward: list[float
 
 
 def with_very_many(answer, forward: list[float], backward: list[float]):
-    """Return the makespan of very many micro-batches, or the name of what was raised."""
+    """Return the makespan of very many micro-batches, or the name of the exception."""
     try:
         return float(answer(HUGE, list(forward), list(backward))[0])
     except Exception as error:
@@ -91,7 +91,7 @@ def instructions(answer, micro_batches: int, forward: list[float], backward: lis
 def judge(case: Case, values: list) -> str | None:
     difference = differs({name: values[0][name] for name in ("makespan", "bubble")}, expected(case))
     difference = difference or differs(
-        values[0]["slower"], 2 * expected(case)["makespan"], "asked again, with stages twice as slow, the makespan"
+        values[0]["slower"], 2 * expected(case)["makespan"], "in a second call, with stages twice as slow, the makespan"
     )
     huge = values[0].get("huge")
     if difference or huge is None:
@@ -131,8 +131,8 @@ def makespan_is_right(case: Case, values: list) -> bool:
 
 @observed
 def answers_from_memory(case: Case, values: list) -> bool:
-    """The first answer is right, and the second call gets the same one, although the stages are slower: something is
-    kept between calls, and found by the sizes alone. What you keep must be found by *all* arguments.
+    """The first answer is right, but the second call returns the same one, although the stages are slower: something is
+    kept between calls, with only the sizes as its key. The key of a cache must contain *all* arguments.
     """
     return makespan_is_right(case, values) and near(values[0]["slower"], values[0]["makespan"])
 
@@ -248,7 +248,7 @@ def slowest_of_both_together(case: Case, values: list) -> bool:
     both = [f + b for f, b in zip(forward, backward, strict=True)]
     slots = (pieces + len(both) - 1) / pieces
     paces = (sum(both) + (pieces - 1) * max(both)) / pieces, slots * max(both)
-    inside = max(both) not in (both[0], both[-1])  # at an end, it would be `paced_by_an_end` as well
+    inside = max(both) not in (both[0], both[-1])  # at an end, `paced_by_an_end` would match, too
     return inside and max(both) < slowest(case) and near(values[0]["makespan"], *paces)
 
 

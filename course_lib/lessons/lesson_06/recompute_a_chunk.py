@@ -1,4 +1,4 @@
-"""06.4 Recompute a chunk: how an answer is checked, and the common mistakes it recognizes."""
+"""06.4 Recompute a chunk: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, grad
 
 
 def is_changed(tensor: Tensor, before: Tensor) -> bool:
-    """Return whether a tensor has other numbers than before, or takes part in autograd now: its caller notices."""
+    """Return whether a tensor has changed for its caller: it has different numbers, or takes part in autograd."""
     return tensor.requires_grad or tensor.grad is not None or not torch.equal(tensor, before)
 
 
@@ -90,7 +90,7 @@ def judge(case: Case, values: list) -> str | None:
         difference = differs(values[0][name], right, name)
         if difference:
             return difference
-    return "a tensor that it was given is no longer as it was" if values[0]["changed"] else None
+    return "one of the tensors that it was given has changed" if values[0]["changed"] else None
 
 
 def costs(case: Case, values: list) -> list[Cost]:

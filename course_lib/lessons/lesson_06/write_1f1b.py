@@ -1,4 +1,4 @@
-"""06.2 Write 1F1B: how an answer is checked, and the common mistakes it recognizes."""
+"""06.2 Write 1F1B: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def judge(case: Case, values: list) -> str | None:
     stages, micro_batches, most = case.inputs.values()
     rows = values[0]
     if len(rows) != stages:
-        return f"there are lists of {len(rows)} stages, it should be {stages}"
+        return f"there are lists for {len(rows)} stages, it should be {stages}"
     for stage, row in enumerate(rows):
         strange = strange_action(row, micro_batches)
         if strange is not None:
             last = micro_batches - 1
             there = f"F0 to F{last} and B0 to B{last}" if last else "only F0 and B0"
-            return f"stage {stage} does {strange!r}: there are {there}"
+            return f"stage {stage} does {strange!r}: the actions are {there}"
     schedule = Schedule("yours", tuple(tuple(map(Action.of, row)) for row in rows), micro_batches)
     try:
         check(schedule)
@@ -79,7 +79,7 @@ def holds_too_much(schedule: Schedule, most: int) -> str | None:
     for stage, held in enumerate(schedule.peak):
         allowed = min(most, len(schedule.stages) - stage)
         if held > allowed:
-            return f"stage {stage} holds {held} micro-batches at once, {allowed} are allowed"
+            return f"stage {stage} holds {held} micro-batches at once, but may hold only {allowed}"
     return None
 
 

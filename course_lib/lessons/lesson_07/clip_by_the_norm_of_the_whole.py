@@ -1,4 +1,4 @@
-"""07.3 Clip by the norm of the whole: how an answer is checked, and the common mistakes it recognizes."""
+"""07.3 Clip by the norm of the whole: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cases(seed: int) -> list[Case]:
     generator = seeded(seed)
 
     def case(part: str, replicas: int, sizes: list[list[int]], limit: float | None, says: str) -> Case:
-        """Make gradients of these sizes for each stage, 0 for a frozen parameter; `limit` is in units of their norm."""
+        """Make gradients of these sizes for each stage (0: a frozen parameter); `limit` is a multiple of their norm."""
         gradients = [
             [torch.randn(size, generator=generator) * (limit is not None) if size else None for size in stage]
             for stage in sizes
@@ -101,7 +101,7 @@ def clipped(gradients: list, factor: float) -> list[list]:
 
 
 def norms_are(case: Case, values: list, of_stage: list[float]) -> bool:
-    """Return whether each rank returned its stage's value from `of_stage`, and that value is not also the right one."""
+    """Return whether the ranks returned their stages' values from `of_stage`, and these values are not right."""
     norms, right = [value["norm"] for value in values], norm_of(case.inputs["gradients"])
     wanted = of_stage * case.inputs["replicas"]
     return differs(norms, wanted) is None and differs(wanted, [right] * len(norms)) is not None
@@ -121,7 +121,7 @@ def own_norms(case: Case) -> list[float]:
 
 @says(CLIPPED_BY_ITS_OWN_NORM)
 def own_norm(case: Case, values: list) -> bool:
-    several = sum(norm > 0 for norm in own_norms(case)) > 1  # or one stage's norm is that of the whole
+    several = sum(norm > 0 for norm in own_norms(case)) > 1  # otherwise, one stage's norm is the norm of the whole
     return several and norms_are(case, values, own_norms(case))
 
 

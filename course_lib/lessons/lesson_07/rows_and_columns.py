@@ -1,4 +1,4 @@
-"""07.1 Rows and columns: how an answer is checked, and the common mistakes it recognizes."""
+"""07.1 Rows and columns: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def are(case: Case, values: list, name: str, wanted: list[Any]) -> bool:
 def rows_for_columns(case: Case, values: list) -> bool:
     """Row and column are swapped. A row is one replica, with all its stages; a column is one stage, in all replicas."""
     if min(case.inputs.values()) == 1:
-        return False  # one row, or one column: other mistakes come out the same
+        return False  # with one row or one column, other mistakes look the same
     right = right_table(**case.inputs)
     rows, columns = ([place[name] for place in right] for name in GROUPS)
     return are(case, values, "row", columns) and are(case, values, "column", rows)
@@ -104,7 +104,7 @@ def divides_by_the_replicas(case: Case, values: list) -> bool:
 
 
 def leaves_itself_out(case: Case, values: list) -> bool:
-    """A group includes all its ranks, also the calling rank: without it, the rank could not take part in the sum."""
+    """A group includes all its ranks, and also the calling rank, which could not take part in the sum otherwise."""
     right = right_table(**case.inputs)
     others = {
         name: [[one for one in place[name] if one != rank] for rank, place in enumerate(right)] for name in GROUPS

@@ -1,4 +1,4 @@
-"""07.4 Shard the optimizer: how an answer is checked, and the common mistakes it recognizes."""
+"""07.4 Shard the optimizer: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from course_lib.lessons.symptoms import observed, over_budget
 
 VALUES, STATE, BYTES = "the same as one process", "a share of the state", "no more bytes than needed"
 RATES, MOMENTUMS, STEPS = (0.05, 0.1, 0.2), (0.8, 0.9, 0.95), 3
-SPARE = 1.1  # times the bytes that must be sent: pieces may be padded to one size
+SPARE = 1.1  # the budget, over the bytes that must be sent: pieces may be padded to equal sizes
 
 Shape = tuple[int, ...]
 
@@ -32,7 +32,7 @@ def cases(seed: int) -> list[Case]:
         inputs = {
             "weights": numbers(),
             "gradients": [[numbers() for _ in range(ranks)] for _ in range(STEPS)],
-            "rates": (chance.choice(RATES), chance.choice(MOMENTUMS)),  # an answer cannot know them
+            "rates": (chance.choice(RATES), chance.choice(MOMENTUMS)),  # drawn, so that an answer can't hard-code them
         }
         sizes = ", ".join(" x ".join(map(str, shape)) for shape in shapes)
         one = "1 parameter" if len(shapes) == 1 else f"{len(shapes)} parameters"
@@ -57,7 +57,7 @@ def cases(seed: int) -> list[Case]:
 
 class Momentum:
     """The optimizer that `make_optimizer` returns: SGD with momentum. Its state exists from the first step on, as in
-    torch.optim. `updated` counts the bytes that it, and copies of it, have updated.
+    torch.optim. In each step, it and its copies append the bytes that they update to `updated`.
     """
 
     def __init__(self, tensors, rates: tuple[float, float], updated: list[int] | tuple = ()) -> None:
@@ -81,8 +81,8 @@ class Momentum:
 
 
 def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]], rates: tuple[float, float]):
-    """Return the parameters after each step, the bytes sent, and the state that this rank has: at the end, or as much
-    as it updates in a step, since an optimizer has a number of state for every number that it updates.
+    """Return the parameters after each step, the bytes sent per step, and the bytes of this rank's state: what it has
+    at the end, or what it updates in a step if that is more, since the state has a number for every updated number.
     """
     from course_lib.meter import meter
 
@@ -279,9 +279,9 @@ def held_more_than_once(case: Case, values: list) -> bool:
 
 
 def parts_of_unequal_size(case: Case, values: list) -> bool:
-    """The parts are unequal: one rank has more than its share and a largest parameter on top. (As many *parameters* on
-    each rank are not as many *numbers*.) Give each parameter, largest first, to the rank with the fewest numbers so
-    far, or cut the numbers themselves into equal pieces.
+    """The parts are unequal: one rank has more than its share and a largest parameter on top. (Equally many
+    *parameters* are not equally many *numbers*.) Give each parameter, largest first, to the rank with the fewest
+    numbers so far, or cut the numbers themselves into equal pieces.
     """
     return too_much(case, values) and case.part == STATE
 
@@ -297,7 +297,7 @@ def a_home_made_optimizer(case: Case, values: list) -> bool:
 
 def sends_what_nobody_needs(case: Case, values: list) -> bool:
     """More bytes are sent than needed. The sum of a gradient is needed by one rank only: `reduce` or `reduce_scatter`
-    brings it there, while `all_reduce` brings it to every rank. And a rank should send only its own part of the
+    sends it there, while `all_reduce` sends it to every rank. And a rank should send only its own part of the
     parameters.
     """
     return too_much(case, values) and case.part == BYTES

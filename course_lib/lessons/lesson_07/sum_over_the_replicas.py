@@ -1,4 +1,4 @@
-"""07.2 Sum over the replicas: how an answer is checked, and the common mistakes it recognizes."""
+"""07.2 Sum over the replicas: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.checks.texts import texts
 from course_lib.lessons.lesson_07 import bytes_put_in, own_group, table
 from course_lib.lessons.symptoms import COUNTED_ON_EVERY_STAGE, a_mean_of_means, observed, says
 
-LARGE = 500  # numbers in a gradient: so many that the count's bytes don't matter
+LARGE = 500  # numbers in a gradient: enough that the count's bytes don't matter
 
 
 def cases(seed: int) -> list[Case]:
@@ -49,7 +49,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def own_gradient(gradients: list[list[Tensor]], rank: int, ranks: int) -> list[list[Tensor]]:
-    """Return the part of the gradients that one rank receives: the one of its stage in its replica."""
+    """Return the part of the gradients that one rank receives: its stage's, in its replica."""
     replica, stage = divmod(rank, len(gradients[0]))
     return [keep(each, stage) if place == replica else hollow(each) for place, each in enumerate(gradients)]
 
@@ -75,7 +75,7 @@ def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
 def noting_new_groups():
     """Yield a list that collects the ranks of each group that this rank makes together with all others.
 
-    A wrapper around `new_group` would stand between the answer and its call wherever a hang is explained.
+    `new_group` is not wrapped: if a call hangs, the explanation would show the wrapper instead of the answer's line.
     """
     made, code, before = [], inspect.unwrap(dist.new_group).__code__, sys.getprofile()
 
@@ -140,8 +140,8 @@ def divided_by(case: Case, values: list, divisors: list[float]) -> bool:
 
 @observed
 def groups_of_their_own(case: Case, values: list) -> bool:
-    """The ranks do not make the same process groups in the same order. `new_group` is a call of *all* ranks: each of
-    them makes every group, also those that it is not in, or the wrong ranks end up in a group together.
+    """The ranks do not make the same process groups in the same order. *All* ranks must call `new_group` for every
+    group, even for groups that they are not in, or the wrong ranks end up in a group together.
     """
     return any(value["groups"] != values[0]["groups"] for value in values)
 
@@ -261,7 +261,7 @@ def divides_by_its_own_count(case: Case, values: list) -> bool:
 @says(a_mean_of_means("a token", "replica", ", as DDP takes it"))
 def means_of_replicas(case: Case, values: list) -> bool:
     gradients, counts = case.inputs["gradients"], case.inputs["counts"]
-    if len(set(counts) - {0}) < 2:  # their mean is a multiple of the right gradient, whatever was divided
+    if len(set(counts) - {0}) < 2:  # the mean of equal counts is a multiple of the right gradient
         return False
     weighed = [[one / max(1, count) for one in own] for own, count in zip(gradients, counts, strict=True)]
     sums = [torch.stack(column).sum(0) for column in zip(*weighed, strict=True)] * len(counts)

@@ -25,7 +25,7 @@ def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> lis
     """Return how many steps each rank has completed when no rank can make progress.
 
     A send waits for its receive. A collective waits until every member makes the same call as its *next* one on the
-    group, on whatever line.
+    group, on any line.
     """
     done = [0] * len(programs)
 

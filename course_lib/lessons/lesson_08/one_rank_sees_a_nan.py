@@ -1,4 +1,4 @@
-"""08.3 One rank sees a nan: how an answer is checked, and the common mistakes it recognizes."""
+"""08.3 One rank sees a nan: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def ranks_disagree(case: Case, values: list) -> bool:
 
 @observed
 def infinite_is_no_nan(case: Case, values: list) -> bool:
-    """An infinite gradient is not a nan, and after it the weights are no longer finite. Test for what is good:
+    """An infinite gradient is not a nan, but it makes the weights infinite or nan, too. Test for good numbers, with
     `isfinite`, on every rank.
     """
     gradients = case.inputs["gradients"]
@@ -142,8 +142,8 @@ def _stay_finite(values: list) -> bool:
 
 @observed
 def made_up(case: Case, values: list) -> bool:
-    """The weights changed in an update in which a rank's gradient was bad. All ranks skip such an update: with zeros in
-    place of the bad gradient, or without that rank, it is the update of another batch.
+    """The weights changed in an update in which a rank's gradient was bad. All ranks must skip such an update: with
+    zeros in place of the bad gradient, or without that rank, it would be the update of a different batch.
     """
     weights = [torch.ones(2, dtype=torch.float64), *values[0]["weights"]]
     pairs = zip(weights[:-1], weights[1:], _finite(case), strict=True)

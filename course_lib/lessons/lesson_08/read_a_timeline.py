@@ -1,4 +1,4 @@
-"""08.7 Read a timeline: how an answer is checked, and the common mistakes it recognizes."""
+"""08.7 Read a timeline: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Job:
     slow: int | None = None
     slow_load: float = 0.1  # the slow rank's `load`
     slower: float = 1.0  # factor on the slow rank's time for forward and backward together
-    longest: float = 1.0  # factor on that of the rank with the longest batch
-    stretched: tuple[str, ...] = ("forward", "backward")  # the passes in which those two spend more
+    longest: float = 1.0  # factor on this time for the rank with the longest batch
+    stretched: tuple[str, ...] = ("forward", "backward")  # the passes that these two factors apply to
     overlap: bool = True
 
 
@@ -77,8 +77,8 @@ def _in_words(spans: list[list], zero: float) -> str:
 
 
 def simulate(job: Job, dice: random.Random) -> list[list]:
-    """Return the spans of a run. An update's communication ends on all ranks at once, after the last one has its
-    gradients.
+    """Return the spans of a run. An update's communication ends on all ranks at the same time, after the last one has
+    its gradients.
     """
     spans: list[list] = []
     clock = dice.uniform(100, 900) * job.forward  # an arbitrary start, so that answers can't assume 0
@@ -112,7 +112,7 @@ def drive(answer, spans: list[list]):
 def judge(case: Case, values: list) -> str | None:
     found, right = values[0]["found"], list(_truth(case))
     if not isinstance(found, list) or len(found) != 2:
-        return f"it should return a rank and a cause, and returns {found!r}"
+        return f"it should return a rank and a cause, but returns {found!r}"
     return None if found == right else f"it says {tuple(found)}, it should be {tuple(right)}"
 
 

@@ -1,4 +1,4 @@
-"""08.6 It runs, and is wrong: how an answer is checked, and the common mistakes it recognizes."""
+"""08.6 It runs, and is wrong: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from course_lib.lessons.symptoms import observed
 
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
-BATCH = 2  # examples per rank and update; of four ranks or more, some have more
-RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # with the small one, updates change little but far more than last digits
+BATCH = 2  # examples per rank and update; with four ranks or more, some ranks have more
+RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # the small one changes weights little, but by far more than rounding
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def cases(seed: int) -> list[Case]:
 
     def fault(cause: str, ranks: int, at: int, lasts: bool | None = None) -> Fault:
         rank = dice.randrange(ranks) if cause in OF_ONE_RANK else None
-        rank = 0 if cause == "start" and ranks == 3 else rank  # who compares with rank 0 blames another one
+        rank = 0 if cause == "start" and ranks == 3 else rank  # comparing with rank 0 then blames the wrong rank
         lasts = cause != "repeats" and dice.random() < 0.6 if lasts is None else lasts
         return Fault(cause, rank, None if cause == "none" else at, lasts)
 
@@ -51,7 +51,7 @@ def cases(seed: int) -> list[Case]:
     def two(part: str, causes: tuple[str, str], ranks: int, at: tuple[int, int]) -> Diagnosed:
         """Make a job with two faults, each of them in a single update; the first is the one to find."""
         faults = [fault(cause, ranks, update, lasts=False) for cause, update in zip(causes, at, strict=True)]
-        if at[0] == at[1] and faults[0].rank is not None:  # who looks at rank after rank finds the wrong one first
+        if at[0] == at[1] and faults[0].rank is not None:  # going rank by rank then finds the wrong one first
             faults = [replace(faults[0], rank=ranks - 1), replace(faults[1], rank=dice.randrange(ranks - 1))]
         return _job(part, faults, ranks, 4)
 
@@ -140,8 +140,8 @@ def _hit(faults: list[Fault], cause: str, rank: int, update: int) -> bool:
 
 
 def _repeated(dice: random.Random, order: list, update: int, rank: int) -> list[int]:
-    """Return a batch in which one example, or all, are those of an earlier update: of four ranks, its own, else those
-    of another rank.
+    """Return a batch in which one example, or all of them, come from an earlier update: from this rank's batch if there
+    are four ranks, otherwise from another rank's.
     """
     ranks = len(order[0])
     whose = rank if ranks == 4 else (rank + dice.randrange(1, ranks)) % ranks
@@ -165,7 +165,7 @@ def _used(faults: list[Fault], rank: int, update: int, own: Sequence[Tensor]) ->
         return everybody.sum(dim=0)
     if _hit(faults, "group", rank, update):
         half = len(own) // 2
-        first = rank < half or len(own) % 2  # of an odd number of ranks, all use the mean over the first half
+        first = rank < half or len(own) % 2  # if their number is odd, all use the mean over the first half
         return (everybody[:half] if first else everybody[half:]).mean(dim=0)
     return everybody.mean(dim=0)
 
@@ -179,7 +179,7 @@ def drive(answer, record: dict):
 def judge(case: Case, values: list) -> str | None:
     found, right = values[0]["found"], list(_truth(case))
     if not isinstance(found, list) or len(found) != 3:
-        return f"it should return a rank, an update and a cause, and returns {found!r}"
+        return f"it should return a rank, an update and a cause, but returns {found!r}"
     return None if found == right else f"it says {tuple(found)}, it should be {tuple(right)}"
 
 
@@ -233,8 +233,8 @@ def a_consequence(case: Case, values: list) -> bool:
 @observed
 def too_early(case: Case, values: list) -> bool:
     """In this update all is still well. Different losses and gradients are not a fault: ranks have different examples.
-    Each rank's gradient weighs the same in the mean, however many examples it has. Last digits that differ are no fault
-    either: they depend on the order of summation.
+    Each rank's gradient weighs the same in the mean, however many examples it has. Last digits that differ are not a
+    fault either: they depend on the order of summation.
     """
     update, first = values[0]["found"][1], _truth(case)[1]
     return isinstance(update, int) and isinstance(first, int) and update < first

@@ -1,4 +1,4 @@
-"""08.4 The first difference: how an answer is checked, and the common mistakes it recognizes."""
+"""08.4 The first difference: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def _job(dice: random.Random, part: str, fault: Callable, ranks: int) -> Diagnosed:
-    """Return a job in which one rank deviates. If that is found out later, the line of the hang gives nothing away."""
+    """Return a job in which one rank deviates. For some faults, the hang is never on a line of the first difference."""
     while True:
         case = _any_job(dice, part, fault, ranks)
         if fault not in (skips_once, skips_at_once, evaluates_alone) or not _ends(case) & set(_sides(case)):
@@ -90,14 +90,14 @@ def calls_another(dice: random.Random, right: list[Step], size: int) -> tuple[li
 
 
 def skips_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """Leave out one call of one update. The next call is of the same kind and takes its place."""
+    """Leave out one call of one update. The next call is to the same collective and takes its place."""
     places = [place for place in range(2, len(right) - size) if right[place].op == right[place + 1].op]
     place = dice.choice(places)
     return [*right[:place], *right[place + 1 :]], right[place].line, "skipped"
 
 
 def skips_at_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """Leave out the first call of the first update: the line of the next one is one where no rank has been yet."""
+    """Leave out the first call of the first update: no rank has reached the line of the next call before."""
     return [*right[:2], *right[3:]], right[2].line, "skipped"
 
 
@@ -112,7 +112,7 @@ def evaluates_alone(dice: random.Random, right: list[Step], size: int) -> tuple[
 
 
 def starts_anew(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """Make the call of line 6, which the others make only before the first update, instead of those of one update."""
+    """Replace one update's calls with the call on line 6, which the others make only before the first update."""
     first = dice.choice(range(2 + size, len(right) - 1, size))
     return [*right[:first], right[1], *right[first + size :]], right[first].line, "skipped"
 
@@ -124,7 +124,7 @@ def once_more(dice: random.Random, right: list[Step], size: int) -> tuple[list[S
 
 
 def goes_round_again(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """Add one more update at the end, on lines where the others make calls, too; but they have returned."""
+    """Add one more update at the end. The others make calls on the same lines, but they have already returned."""
     return [*right, *right[2 : 2 + size]], right[2].line, "extra"
 
 
@@ -135,7 +135,7 @@ def drive(answer, record: list[dict]):
 def judge(case: Case, values: list) -> str | None:
     found, right = values[0]["found"], list(_truth(case))
     if not isinstance(found, list) or len(found) != 3:
-        return f"it should return a rank, a line and a cause, and returns {found!r}"
+        return f"it should return a rank, a line and a cause, but returns {found!r}"
     return None if found == right else f"it says {tuple(found)}, it should be {tuple(right)}"
 
 

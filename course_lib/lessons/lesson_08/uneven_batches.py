@@ -1,4 +1,4 @@
-"""08.2 Uneven batches: how an answer is checked, and the common mistakes it recognizes."""
+"""08.2 Uneven batches: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _losses_are(values: list, right: list) -> bool:
 
 
 def _stops_after(updates: int, others: Sequence[int], case: Case, values: list) -> bool:
-    """Return whether all ranks stop after so many updates, and none of the `others` is that number, too."""
+    """Return whether all ranks stop after this many updates, too few, and none of the `others` is equal to it."""
     few = all(len(value["losses"]) == updates for value in values)
     return few and updates < len(_means(case)) and updates not in others
 
@@ -100,7 +100,7 @@ def stops_at_a_zero(case: Case, values: list) -> bool:
 
 @observed
 def leaves_zeros_out(case: Case, values: list) -> bool:
-    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs into it."""
+    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs in it."""
     right = [loss for loss in expected(case)[0]["losses"] if loss]
     return _first_zero(case) is not None and _losses_are(values, right)
 

@@ -1,6 +1,6 @@
-"""08.8 What a hung job left: how an answer is checked, and the common mistakes it recognizes.
+"""08.8 What a hung job left: the check, and the common mistakes it recognizes.
 
-The jobs were real, and so is what they left: `tests/checks/recorded` has the program, with its faults, that ran them.
+The jobs were real, and so are their logs, stacks and records: `tests/checks/recorded` has the faulty program that ran.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PART_OF = {
     **dict.fromkeys(("busy", "fewer", "more"), "counts"),
     **dict.fromkeys(("another call", "messages"), "calls"),
 }
-LOST = "Connection "  # "closed by peer" or "reset by peer": what a rank prints when it has lost another one
+LOST = "Connection "  # "closed by peer" or "reset by peer": what a rank prints when it loses another one
 
 
 def cases(seed: int) -> list[Case]:
@@ -94,7 +94,7 @@ def drive(answer, text: str):
 def judge(case: Case, values: list) -> str | None:
     found, (guilty, cause, _) = values[0]["found"], _truth(case)
     if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], list):
-        return f"it should return a list of ranks and a cause, and returns {found!r}"
+        return f"it should return a list of ranks and a cause, but returns {found!r}"
     if found == [guilty, cause]:
         return None
     return f"it says {found[0]}, {found[1]!r}; it should be {guilty}, {cause!r}"
@@ -127,7 +127,7 @@ def one_of_two(case: Case, values: list) -> bool:
 
 @observed
 def blames_who_lost_a_peer(case: Case, values: list) -> bool:
-    """This rank's last words are about a connection: it has lost another rank, which is not a cause. Which rank left
+    """This rank's last error is about a connection: it has lost another rank, which is not a cause. Which rank left
     before it, and how: with which exit code, after which exception, or after how many collectives?
     """
     found, guilty = _blamed(case, values)

@@ -1,4 +1,4 @@
-"""08.1 Which replica is wrong: how an answer is checked, and the common mistakes it recognizes."""
+"""08.1 Which replica is wrong: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHAPES = {"lstm.weight": (4, 3), "lstm.bias": (4,), "head.weight": (2, 4), "head
 
 @dataclass(frozen=True, eq=False)
 class Replicas(Diagnosed):
-    """Replicas of which at most one is wrong; `fault` says how it differs."""
+    """Replicas, at most one of them wrong; `fault` names how it differs."""
 
     fault: str = ""
 
@@ -41,7 +41,7 @@ def reordered(weights: Tensor) -> Tensor:
 
 
 def in_the_last_digit(weights: Tensor) -> Tensor:
-    """Return the next larger numbers."""
+    """Return the next larger floating-point number of each weight."""
     return torch.nextafter(weights, torch.full_like(weights, torch.inf))
 
 
@@ -63,7 +63,7 @@ def cases(seed: int) -> list[Case]:
             right["lstm.bias"][1] = torch.nan
         replicas = [{name: tensor.clone() for name, tensor in right.items()} for _ in range(ranks)]
         if fault is None:
-            alike = f"all have the same weights{', of which one is nan' * nan}"
+            alike = f"all have the same weights{', and one weight is nan' * nan}"
             return Replicas(part, ranks, {"replicas": replicas}, alike, None, "")
         odd = dice.randrange(ranks) if odd is None else odd
         wrong = [*SHAPES][-names:]
@@ -99,7 +99,7 @@ def judge(case: Case, values: list) -> str | None:
     right = _truth(case)
     for rank, value in enumerate(values):
         if value is not None and not (isinstance(value, list) and len(value) == 2):
-            return f"rank {rank}: it should return a rank and a name, or None, and returns {value!r}"
+            return f"rank {rank}: it should return a rank and a name, or None, but returns {value!r}"
         if value != right:
             return f"rank {rank}: it says {_in_words(value)}, it should be {_in_words(right)}"
     return None
@@ -120,15 +120,15 @@ def _in_words(value: list | None) -> str:
 
 
 def _ranks(values: list) -> list:
-    """Return whom the ranks blame, each once, whatever an answer has returned."""
+    """Return the ranks that are blamed, each once, even if an answer returned something other than ranks."""
     blamed = [value[0] if isinstance(value, list) and value else value for value in values]
     return [each for place, each in enumerate(blamed) if each not in blamed[:place]]
 
 
 @observed
 def not_all_know(case: Case, values: list) -> bool:
-    """The ranks do not return the same. Each one compares what it has with what it was told: let every rank get all
-    replicas, with a call that all of them make, and they all come to the same answer.
+    """The ranks do not return the same answer. Let every rank get all replicas, with a call that all ranks make: then
+    all ranks compare the same weights and return the same.
     """
     return any(value != values[0] for value in values[1:])
 
@@ -178,7 +178,7 @@ def differs_by_process(case: Case, values: list) -> bool:
 
 @observed
 def nobody_is_wrong(case: Case, values: list) -> bool:
-    """All replicas are the same here, and still a rank is blamed. Then the answer is None."""
+    """All replicas are the same here, but you blame a rank. The answer is None in this case."""
     return _truth(case) is None
 
 

@@ -1,4 +1,4 @@
-"""08.5 Who waits for whom: how an answer is checked, and the common mistakes it recognizes."""
+"""08.5 Who waits for whom: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _pipeline(dice: random.Random, stages: int, cause: str) -> Job:
 
 
 def _ring(dice: random.Random, ranks: int, size: int, cause: str) -> Job:
-    """Make a job in which the first `size` ranks pass messages around; the others wait for them or in a barrier."""
+    """Make a job in which the first `size` ranks pass messages around; the others wait for messages or in a barrier."""
     first = {"all send": ["send"] * size, "all receive": ["recv"] * size}.get(cause)
     if first is None:  # some send and some receive, but no send matches a receive
         first = ["send" if dice.random() < 0.5 else "recv" for _ in range(size)]
@@ -145,8 +145,8 @@ def _groups_in_a_ring(dice: random.Random, ranks: int) -> Job:
 
 
 def _two_collectives(dice: random.Random, ranks: int) -> Job:
-    """Make a job with one group, of which some ranks are in one collective and the rest in another. Beside a group of
-    several there is a rank that has returned, and that nobody waits for.
+    """Make a job with one group: some of its ranks are in one collective, the rest in another. If the group has more
+    than two ranks, there is one more rank outside it, which has returned and which nobody waits for.
     """
     lines = dice.sample(range(5, 29), 2)
     first, second = (Step(op, line, group="data") for op, line in zip(("all_reduce", "all_gather"), lines, strict=True))
@@ -157,8 +157,8 @@ def _two_collectives(dice: random.Random, ranks: int) -> Job:
 
 
 def _hub(dice: random.Random, ranks: int) -> Job:
-    """Make a job in which the first rank waits for several others at once, and each of them for it: a circle that is
-    no simple cycle. The last rank only waits for one of them.
+    """Make a job in which the first rank waits for several others at once, and each of these waits for the first. With
+    more than three ranks, the last one is a victim: it waits for the first, and nobody waits for it.
     """
     last = ranks - 1
     spokes = [f"pair {rank}" for rank in range(1, ranks)]
@@ -169,7 +169,7 @@ def _hub(dice: random.Random, ranks: int) -> Job:
     programs = [[hub, *own], *([call, hub] for call in own)]
     if ranks == 3:
         return programs, groups, [0, 1, 2], "order"
-    programs[last] = [own[-1]]  # it has nothing to do with the hub's group: a victim
+    programs[last] = [own[-1]]  # a victim, outside the hub's group
     return programs, groups, list(range(last)), "order"
 
 
@@ -182,8 +182,8 @@ def _message_and_group(dice: random.Random, ranks: int) -> Job:
 
 
 def _mesh_of_two_rows(dice: random.Random, ranks: int, cause: str) -> Job:
-    """Make a job that calls rows, then columns. Two ranks at opposite corners reverse the order; or one rank is
-    missing.
+    """Make a job that calls collectives of its rows, then of its columns. Two ranks at opposite corners reverse the
+    order; or one rank is missing.
     """
     columns = ranks // 2
     groups = {f"row {row}": [row * columns + column for column in range(columns)] for row in range(2)}
@@ -211,7 +211,7 @@ def drive(answer, record: list[dict]):
 def judge(case: Case, values: list) -> str | None:
     found, (lines, cause) = values[0]["found"], _truth(case)
     if not isinstance(found, list) or len(found) != 2 or not isinstance(found[0], dict):
-        return f"it should return a dict of lines and a cause, and returns {found!r}"
+        return f"it should return a dict of lines and a cause, but returns {found!r}"
     if found[0] == lines and found[1] == cause:
         return None
     return f"it says {_shown(found[0])}, {found[1]!r}; it should be {_shown(lines)}, {cause!r}"

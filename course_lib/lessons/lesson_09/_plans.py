@@ -1,4 +1,4 @@
-"""Plans for exercise 09.1, careless ones too, and file sizes that tell them apart."""
+"""Plans for exercise 09.1, including careless ones, and file sizes that tell them apart."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-MOST = 4 / 3  # times the fullest reader of the best plan: largest file first never needs more
-SHARE = 600  # bytes per reader in the best plan, for the cases made from one
+MOST = 4 / 3  # the limit, over the best plan's fullest reader: planning the largest file first never exceeds it
+SHARE = 600  # bytes per reader in the best plan, for the cases made by `cut`
 
 
 def cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]:
     """Return file sizes that can be split evenly: each reader's share, cut into pieces. Careless plans exceed the
-    limit, and plans that are told different things differ.
+    limit, and plans of different kinds give different shares.
     """
     while True:
         sizes = []
@@ -28,7 +28,7 @@ def cut(dice: random.Random, readers: int, pieces: tuple[int, int]) -> list[int]
 
 
 def whoever(shares: list[list[int]]) -> frozenset:
-    """Return a plan without the information which reader has which share."""
+    """Return the shares of a plan, regardless of which reader has which."""
     return frozenset(map(frozenset, shares))
 
 

@@ -1,4 +1,4 @@
-"""09.3 How old is a gradient: how an answer is checked, and the common mistakes it recognizes."""
+"""09.3 How old is a gradient: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 

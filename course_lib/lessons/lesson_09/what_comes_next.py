@@ -1,4 +1,4 @@
-"""09.2 What comes next: how an answer is checked, and the common mistakes it recognizes."""
+"""09.2 What comes next: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def judge(case: Case, values: list) -> str | None:
         return "each rank should get a list of examples"
     for rank, (value, mine) in enumerate(zip(values[0]["shares"], right, strict=True)):
         if differs(value, mine):
-            return f"rank {rank} goes on with {value}, it should be {mine}"
-    return "the examples are right, but `orders` or `saved` is changed by the call" if values[0]["changed"] else None
+            return f"rank {rank} continues with {value}, it should be {mine}"
+    return "the examples are right, but the call has changed `orders` or `saved`" if values[0]["changed"] else None
 
 
 def _batches(case: Case) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""09.1 Who reads which file: how an answer is checked, and the common mistakes it recognizes."""
+"""09.1 Who reads which file: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, sizes: list[int], ranks: int, workers: int):
-    """Call the answer for each reader, like separate processes: with separate lists, in reverse order, then again; and
-    once more for all in one process.
+    """Call the answer for each reader as in separate processes, with separate lists and in reverse order; then do it
+    again; then call it for all readers as in one process.
     """
 
     changed = False
@@ -90,7 +90,7 @@ def drive(answer, sizes: list[int], ranks: int, workers: int):
 def judge(case: Case, values: list) -> str | None:
     sizes, shares = case.inputs["sizes"], values[0]["shares"]
     if len(shares) != _readers(case) or not all(isinstance(share, list) for share in shares):
-        return "each reader should get a list of numbers of files"
+        return "each reader should get a list of file numbers"
     read = Counter(file for share in shares for file in share)
     for file in range(len(sizes)):
         if read[file] != 1:
@@ -99,9 +99,9 @@ def judge(case: Case, values: list) -> str | None:
     if strangers:
         return f"there is no file {min(strangers)}: {len(sizes)} files have the numbers 0 to {len(sizes) - 1}"
     if asked_twice(case, values):
-        return f"the readers read {shares}, and, asked again, {values[0]['again']}"
+        return f"the readers read {shares}, but in a second call {values[0]['again']}"
     if values[0]["changed"]:
-        return "the plan is right, but `sizes` is not what it was before the call"
+        return "the plan is right, but the call has changed `sizes`"
     if case.part == "equal work" and max(loads(sizes, shares)) > MOST * SHARE:
         read = loads(sizes, shares)
         return f"the readers have {read} bytes: {max(read)} is more than 4/3 of the {SHARE} that the best plan gives"
@@ -144,7 +144,7 @@ def changes_the_sizes(case: Case, values: list) -> bool:
 @observed
 def workers_read_the_same(case: Case, values: list) -> bool:
     """The classic: the workers of a rank all read the same files. The epoch is too long by a factor of the number of
-    workers, and every line comes that many times. Every *worker of every rank* is a reader.
+    workers, and every line appears that many times. Every *worker of every rank* is a reader.
     """
     ranks = _of_ranks(case, values[0]["shares"])
     alike = all(share == mine[0] for mine in ranks for share in mine)

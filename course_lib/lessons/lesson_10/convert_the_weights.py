@@ -1,4 +1,4 @@
-"""10.1 Convert the weights: how an answer is checked, and the common mistakes it recognizes."""
+"""10.1 Convert the weights: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def judge(case: Case, values: list) -> str | None:
     shapes, outputs = values[0]["shapes"], values[0]["outputs"]
     right = {name: list(weight.shape) for name, weight in convert(_arrays(case), case.inputs["gates"]).items()}
     if set(shapes) != set(right):
-        return f"the keys are {sorted(shapes)}, they should be {sorted(right)}"
+        return f"the keys are {sorted(shapes)}, but should be {sorted(right)}"
     for name, shape in right.items():
         if shapes[name] != shape:
-            return f"{name} has shape {tuple(shapes[name])}, it should have {tuple(shape)}"
-    if difference := differs(outputs, _outputs(case, convert), "what the LSTM puts out"):
+            return f"{name} has shape {tuple(shapes[name])}, but should have {tuple(shape)}"
+    if difference := differs(outputs, _outputs(case, convert), "the LSTM's output"):
         return difference
-    return "the outputs are right, but the tensors that it was given are changed" if values[0]["changed"] else None
+    return "the outputs are right, but the call has changed the tensors it was given" if values[0]["changed"] else None
 
 
 def _arrays(case: Case) -> Arrays:

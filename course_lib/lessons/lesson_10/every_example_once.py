@@ -1,4 +1,4 @@
-"""10.3 Every example once: how an answer is checked, and the common mistakes it recognizes."""
+"""10.3 Every example once: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[str, list[Batches] | bool]:
-    """Call the answer for each worker, like separate processes, and once more for all in one process."""
+    """Call the answer for each worker as in separate processes, and once more for all workers as in one process."""
 
     changed = False
 
@@ -63,7 +63,7 @@ def drive(answer: Callable, order: list[int], batch: int, workers: int) -> dict[
 def judge(case: Case, values: list) -> str | None:
     if difference := _shares_differ(case, values):
         return difference
-    return "the batches are right, but `order` is not what it was before the call" if values[0]["changed"] else None
+    return "the batches are right, but the call has changed `order`" if values[0]["changed"] else None
 
 
 def _shares_differ(case: Case, values: list) -> str | None:
@@ -87,11 +87,11 @@ def _shares_differ(case: Case, values: list) -> str | None:
 def _batches_differ(case: Case, given: list[Batches]) -> str | None:
     right = _global_batches(case)
     if len(given[0]) != len(right):
-        return f"there are {len(given[0])} steps, one process has {len(right)}"
+        return f"there are {len(given[0])} steps, but one process has {len(right)}"
     for step, batch in enumerate(right):
         together = sorted(chain.from_iterable(batches[step] for batches in given))
         if together != sorted(batch):
-            return f"in step {step} all workers together have {together}, one process has {sorted(batch)}"
+            return f"in step {step} all workers together have {together}, but one process has {sorted(batch)}"
         largest = max(len(batches[step]) for batches in given)
         if largest > -(-len(batch) // len(given)):
             return (

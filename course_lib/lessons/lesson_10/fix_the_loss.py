@@ -1,4 +1,4 @@
-"""10.2 Fix the loss: how an answer is checked, and the common mistakes it recognizes."""
+"""10.2 Fix the loss: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def drive(answer: Callable, slopes: Tensor, mask: Tensor) -> dict:
     loss = answer(weight * slopes[rank], mask[rank].clone(), all_reduce)
     if isinstance(loss, Tensor) and loss.requires_grad:
         loss.backward()
-    return {"gradient": weight.grad}  # the judge sums: a collective here would pair with one that a replica left out
+    return {"gradient": weight.grad}  # the judge sums: a collective here would match one that a replica left out
 
 
 def judge(case: Case, values: list) -> str | None:
     if any(value["gradient"] is None for value in values):
-        return "there is no gradient: nothing leads from what it returns back to the weights"
+        return "there is no gradient: what it returns does not depend on the weights"
     return differs(_total(values), _right(case), "the sum of the replicas' gradients")
 
 
 def _total(values: list) -> Tensor:
-    """Return the sum of the replicas' gradients, as TensorFlow makes it."""
+    """Return the sum of the replicas' gradients, as TensorFlow computes it."""
     return torch.stack([value["gradient"] for value in values]).sum(dim=0)
 
 
@@ -72,7 +72,10 @@ def _right(case: Case) -> Tensor:
 
 
 def _is(case: Case, values: list, wrong: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Return whether the gradient is `wrong(slopes, mask)`, from (replicas, sequences, steps), and not also right."""
+    """Return whether the gradient is wrong, and equals `wrong(slopes, mask)`.
+
+    Slopes and mask have the shape (replicas, sequences, steps).
+    """
     value = _total(values)
     made = wrong(case.inputs["slopes"], case.inputs["mask"])
     return differs(value, made) is None and differs(value, _right(case)) is not None

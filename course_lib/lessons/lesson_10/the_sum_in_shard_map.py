@@ -1,4 +1,4 @@
-"""10.4 The sum in shard_map: how an answer is checked, and the common mistakes it recognizes."""
+"""10.4 The sum in shard_map: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
 
 
 def counts_a_step_too_many(case: Case, values: list) -> bool:
-    """Each device without steps counts as one, so you divide by too many. Divide by `psum(mask.sum())`, as it is: over
-    all devices it is never 0.
+    """Each device without steps counts as one step, so you divide by too large a count. Divide by `psum(mask.sum())`
+    itself: over all devices, it is never 0.
     """
     empty = bool((case.inputs["mask"].sum(dim=1) == 0).any())
     return empty and _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum(dim=1).clamp(min=1).sum())

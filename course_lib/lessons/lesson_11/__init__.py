@@ -127,7 +127,7 @@ def copies_of_ours(trained: Strategy) -> list[str]:
 
     from course_lib.strategies import Strategy, execution, hybrid, model_parallel, pipeline, stage
 
-    long, several = 60, 3  # bytes of a function that nobody writes twice alike, and how many are no coincidence
+    long, several = 60, 3  # bytes of a function that is too long to match by chance; matches that prove a copy
 
     def functions(kind: type) -> list[Any]:
         members = (getattr(each, "fget", None) or getattr(each, "__func__", each) for each in vars(kind).values())
@@ -157,7 +157,7 @@ def copies_of_ours(trained: Strategy) -> list[str]:
 
 
 def _is_new_code(thing: Any) -> bool:
-    """Return whether a class or function is not what a library, which we know, has under this name."""
+    """Return whether a class or function is anything but what a known library has under its name."""
     import sys
 
     known = thing.__module__.partition(".")[0] in {"course_lib", "torch", "numpy", *sys.stdlib_module_names} - {

@@ -15,12 +15,12 @@ from course_lib.lessons.lesson_11._twin import blocks_on, in_one_process, seen_b
 from course_lib.lessons.symptoms import CLIPPED_BY_ITS_OWN_NORM, COUNTED_ON_EVERY_STAGE, observed, says
 
 # The effect of a wrong answer on the gradient of the first update, measured by the weight of each sequence. The
-# gradient is a weighted sum of the sequences' gradients, so the weights can be recovered. A weight of 1 is right:
-# divided by the global count.
+# gradient is a weighted sum of the sequences' gradients, so the weights can be recovered. A weight of 1 is right: the
+# sequence's losses were summed and divided by the global count.
 
 
 def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
-    """Return the weight of each sequence in the gradient of these ranks; None if it is not a weighted sum of theirs."""
+    """Return each sequence's weight in these ranks' gradient, or None if it is not a weighted sum of the sequences'."""
     gradients = {name: gradient for rank in ranks for name, gradient in rank["updates"][0]["gradients"].items()}
     right = gradients_of_sequences(json.dumps(case.inputs["job"]))
     own = torch.cat([right[name] for name in gradients])
@@ -32,7 +32,7 @@ def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
 
 @lru_cache(64)
 def gradients_of_sequences(text: str) -> dict[str, Tensor]:
-    """Return, for each parameter, its gradient as one column per sequence that has steps that count."""
+    """Return each parameter's gradient, with one column for each sequence that has steps that count."""
     from course_lib.strategies import Single
 
     job = {**json.loads(text), "clip": None}
@@ -47,7 +47,7 @@ def gradients_of_sequences(text: str) -> dict[str, Tensor]:
 
 
 def first_weights(case: Case, values: list[Any]) -> list[list[float]]:
-    """Return each replica's weights of the sequences in the first update; empty if they are unknown or right."""
+    """Return the sequences' weights in the first update, for each replica; empty if they are unknown or right."""
     if case.inputs["job"]["clip"] or not starts_right(case, values):
         return []
     stages = stages_of(case)
@@ -110,8 +110,8 @@ def weights_not_agreed(case: Case, values: list[Any]) -> bool:
 
 @observed
 def replicas_not_summed(case: Case, values: list[Any]) -> bool:
-    """A replica sees only its own sequences: its gradients are not summed over the replicas, or are summed over the
-    wrong ranks. The ranks that hold the same stage are in a column of the table.
+    """A replica's gradients contain only its own sequences: they are not summed over the replicas, or are summed over
+    the wrong ranks. The ranks that hold the same stage form a column of the table.
     """
     ranks = first_weights(case, values)
     return any(any(near(w, 0) for w in each) and not all(near(w, 0) for w in each) for each in zip(*ranks, strict=True))
@@ -237,9 +237,9 @@ def not_clipped(case: Case, values: list[Any]) -> bool:
 
 @observed
 def wrong_norm(case: Case, values: list[Any]) -> bool:
-    """All stages shrink by the same factor, but it is the wrong one: the norm is not that of the whole gradient. Count
-    every parameter once, not once for each replica, and after the sum over the replicas. Squares add up, norms do not.
-    A gradient below the limit stays unchanged.
+    """All stages shrink by the same factor, but it is the wrong one: the norm is not that of the whole gradient.
+    Compute it after the sum over the replicas, and count every parameter once, not once for each replica. Squares add
+    up, norms do not. A gradient below the limit stays unchanged.
     """
     found = factors_of_stages(case, values)
     return bool(found) and not near(found[0], 1)

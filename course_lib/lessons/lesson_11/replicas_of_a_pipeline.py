@@ -1,4 +1,4 @@
-"""11.1 Replicas of a pipeline: how an answer is checked, and the kinds of mistakes it recognizes."""
+"""11.1 Replicas of a pipeline: the check, and the kinds of mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -178,12 +178,12 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
 def judge(case: Case, values: list[Any]) -> str | None:
     if ours := next((value["ours"] for value in values if value["ours"]), ""):
         if ours == "no strategy":
-            return "what the constructor makes is no Strategy: derive MyHybrid from course_lib.strategies.Strategy"
+            return "MyHybrid(...) is not a Strategy: derive MyHybrid from course_lib.strategies.Strategy"
         return f"it is, or makes, one of the course's own: {ours}. Write those parts yourself"
     right = in_one_process(case)
     for rank, value in enumerate(values):
         if missing := [name for name in right["start"] if name not in value["start"]]:
-            return f"rank {rank}: full_state() has no {missing[0]}, which the whole model has"
+            return f"rank {rank}: {missing[0]} is missing from full_state(), but is in the whole model"
     if wrong := not_in_stages(case, values):
         return wrong
     for rank, value in enumerate(values):

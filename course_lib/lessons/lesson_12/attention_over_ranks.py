@@ -1,4 +1,4 @@
-"""12.2 Attention over two ranks: how an answer is checked, and the common mistakes it recognizes."""
+"""12.2 Attention over two ranks: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def own_part(whole: dict[str, Tensor], rank: int, ranks: int) -> list[Tensor]:
 
 
 def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Return a weight with one rank's rows, and zeros for the others'."""
+    """Return a weight with one rank's rows, and zeros in place of the others' rows."""
     parts = enumerate(whole.chunk(ranks))
     return torch.cat([part if place == rank else torch.zeros_like(part) for place, part in parts])
 
 
 def own_columns(whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """Return a weight with one rank's columns, and zeros for the others'."""
+    """Return a weight with one rank's columns, and zeros in place of the others' columns."""
     return own_rows(whole.T, rank, ranks).T
 
 
@@ -79,7 +79,7 @@ def drive(answer, heads: int, residual: bool, inputs: Tensor, slopes: Tensor, **
 
 
 def attention(case: Case, *, hidden: str = "later", scale: str = "head", heads_as: str = "rows") -> Tensor:
-    """Return each rank's part of the outputs, stacked: their sum is the whole. The options make the usual mistakes."""
+    """Return each rank's part of the outputs, stacked: their sum is the whole. Each option makes a common mistake."""
     given, heads = case.inputs, case.inputs["heads"]
     parts = []
     for rank in range(case.ranks):

@@ -1,4 +1,4 @@
-"""12.1 Cut an MLP by column and row: how an answer is checked, and the common mistakes it recognizes."""
+"""12.1 Cut an MLP by column and row: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, ranks: int, inputs: Tensor, **weights: Tensor):
-    """Return every rank's part, and whether the whole weights are as they were."""
+    """Return every rank's part, and whether the whole weights are unchanged."""
     given = [weights[name] for name in NAMES]
     before = [tensor.clone() for tensor in given]
     parts = [[tensor_of(each, rank) for each in answer(*given, rank, ranks)] for rank in range(ranks)]
@@ -57,9 +57,7 @@ def drive(answer, ranks: int, inputs: Tensor, **weights: Tensor):
 def tensor_of(returned: Any, rank: int) -> Tensor:
     """Return a copy of what a rank returned. Raises TypeError if it is None."""
     if returned is None:
-        raise TypeError(
-            f"rank {rank} returned None where a tensor should be; zeros add nothing to a sum, None does not"
-        )
+        raise TypeError(f"rank {rank} returned None where a tensor should be; to add nothing to the sum, return zeros")
     return torch.as_tensor(returned).clone()
 
 
@@ -69,7 +67,7 @@ def whole(case: Case) -> Tensor:
 
 
 def outputs_of(case: Case, part: list[Tensor]) -> Tensor:
-    """Return one rank's part of the outputs. Raises RuntimeError if the shapes don't fit each other."""
+    """Return one rank's part of the outputs. Raises RuntimeError if the shapes don't match."""
     up, up_bias, down, down_bias = part
     return functional.gelu(functional.linear(case.inputs["inputs"], up, up_bias)) @ down.T + down_bias
 
@@ -111,8 +109,8 @@ def _columns(values: list) -> list[int]:
 
 @observed
 def transposes_a_weight(case: Case, values: list) -> bool:
-    """The right numbers, but a weight is transposed. Return `up` as (columns, width) and `down` as (width, columns), as
-    they were given, with fewer columns.
+    """The numbers are right, but a weight is transposed. Return `up` as (columns, width) and `down` as (width,
+    columns), as they were given, with fewer columns.
     """
     for place in (0, 2):
         parts = [[part[n].T if n == place else part[n] for n in range(len(NAMES))] for part in values[0]["parts"]]
@@ -196,8 +194,8 @@ def has_no_bias(case: Case, values: list) -> bool:
 
 
 def has_a_part_of_the_bias(case: Case, values: list) -> bool:
-    """A part of `down_bias` is missing from the sum: that of the ranks which have no columns. A rank without columns is
-    in the sum, too: it gives back its part of the bias.
+    """A part of `down_bias` is missing from the sum: the part of the ranks which have no columns. Such a rank is in
+    the sum, too, and must return its part of the bias.
     """
     ranks = case.inputs["ranks"]
     empty = _columns(values).count(0)
@@ -252,8 +250,8 @@ def other_rows_than_columns(case: Case, values: list) -> bool:
 
 @observed
 def changes_the_weights(case: Case, values: list) -> bool:
-    """You change the weights that you were given, in place: whoever uses them next finds something else there. Slices
-    are enough; make new tensors for anything else.
+    """You change the weights that you were given, in place: whoever uses them next gets different values. Slices are
+    enough; make new tensors for anything else.
     """
     return not values[0]["unchanged"]
 

@@ -1,4 +1,4 @@
-"""12.3 The rescaled sum of a ring: how an answer is checked, and the common mistakes it recognizes."""
+"""12.3 The rescaled sum of a ring: the check, and the common mistakes it recognizes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cases(seed: int) -> list[Case]:
         query = torch.randn(queries, width, generator=generator, dtype=torch.float64)
         key, value = torch.randn(2, visits, keys, width, generator=generator, dtype=torch.float64)
         mask = torch.ones(visits, queries, keys, dtype=torch.bool)
-        if masked == "causal":  # the queries belong to the last visit's steps, as far as there are as many
+        if masked == "causal":  # the queries are steps of the last visit, from its first one on
             mask[-1] = torch.ones(queries, keys).tril().bool()
         if masked == "first":
             mask[0] = False
@@ -32,7 +32,7 @@ def cases(seed: int) -> list[Case]:
             mask = torch.rand(mask.shape, generator=generator) < 0.5
             mask[:, 0] = False
             mask[-1, :, 0] = True
-            key[-1, 0] = -query[0]  # the first query sees one key alone, and its score is far below zero
+            key[-1, 0] = -query[0]  # the first query sees a single key, whose score is far below zero
         inputs = {"query": large * query, "key": key, "value": value, "mask": mask}
         size = (
             f", scores up to {(large * query @ key.flatten(0, 1).T).abs().max() / width**0.5:.0f}" if large > 1 else ""
@@ -56,7 +56,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor):
-    """Let the visitors come and go: what a visitor brought is overwritten when the next one is asked for."""
+    """Let the visitors come and go: what a visitor brought is overwritten when the answer asks for the next one."""
     from course_lib.meter import most_alive
 
     asked = []
@@ -108,7 +108,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def _is(case: Case, values: list, wrong: Tensor) -> bool:
-    """Return whether the outputs are these, and not the right ones: not nan alone, which many mistakes give."""
+    """Return whether the outputs equal `wrong`, which is not right and not all nan: many mistakes give only nan."""
 
     def same(other: Tensor) -> bool:
         return same_as(lambda _: [other])(case, [values[0]["outputs"]]) is None
@@ -117,7 +117,7 @@ def _is(case: Case, values: list, wrong: Tensor) -> bool:
 
 
 def _summed(case: Case, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the weighted sum of values and the sum of weights over all visits, where `weigh` makes weights."""
+    """Return the weighted sum of values and the sum of weights over all visits; `weigh` turns scores into weights."""
     weights = [(weigh(scores), value) for scores, value in scored(case)]
     nothing = torch.zeros(())
     return sum((w @ value for w, value in weights), nothing), sum((w.sum(-1, True) for w, _ in weights), nothing)
@@ -221,7 +221,7 @@ def takes_each_visits_own_maximum(case: Case, values: list) -> bool:
 def _running(
     case: Case, *, rescale: tuple[bool, bool] = (True, True), for_all: bool = False, divide: bool = True
 ) -> Tensor:
-    """Return a running sum, rescaled as told, with a maximum for each query or one for all, divided or not."""
+    """Return what a running sum gives; each keyword introduces one mistake."""
     over, under, most = torch.zeros(()), torch.zeros(()), None
     for scores, value in scored(case):
         largest = scores.max() if for_all else scores.amax(-1, True)
