@@ -118,7 +118,7 @@ def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
 
 @contextlib.contextmanager
 def _checks_that_do_nothing() -> Iterator[None]:
-    """Replace what notebooks import from `course_lib.checks` by the stand-ins that grading uses, within the block."""
+    """Within the block, replace what notebooks import from `course_lib.checks` with the stand-ins of grading."""
     checks = vars(sys.modules["course_lib.checks"])
     real = {name: checks[name] for name in STAND_INS}
     checks.update(STAND_INS)

@@ -35,7 +35,7 @@ class Group:
         return ["/bin/sh", "-c", script, "sh", *command]
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel's OOM killer has killed a process of the group."""
+        """Whether the kernel's OOM killer has killed a process in the group."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return any(line.split() > ["oom_kill", "0"] for line in self._lines(name) if line.startswith("oom_kill "))
 

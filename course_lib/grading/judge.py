@@ -174,7 +174,7 @@ def remark(finding: Finding, names: Names) -> str:
         "missing": "It did not run to the end.",
     }.get(outcome.kind, "It could not be run.")
     if finding.costs:
-        text = "The values are right, and it costs more than the exercise allows."
+        text = "The values are right, but it costs more than the exercise allows."
     if not finding.cause:
         return text
     return _cause(finding) if outcome.kind == "returned" else f"{text} {_cause(finding)}"

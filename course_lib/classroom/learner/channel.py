@@ -101,11 +101,11 @@ class Conversation:
         self.was_heard = False
         self._sent: set[str] = set()  # ids of unacknowledged events
         self._sent_at = 0.0
-        self._in_trouble = False  # the class can save nothing: wait until it says that it can
+        self._in_trouble = False  # the class can't save anything: wait until it reports that it can
         self._look_again = False
 
     async def hold(self) -> int | None:
-        """Run until the connection closes. Returns the close code of the class, if any."""
+        """Run until the connection closes. Returns the class's close code, if any."""
         try:
             connection = await self._connect()
         except Exception:  # no server, a refusal, a wrong certificate: try again later

@@ -1,4 +1,4 @@
-"""Show the class's question in a cell, for notebooks outside `course lab`, which shows it by itself."""
+"""Show the class's question in a cell, for notebooks outside `course lab`; the lab shows it without this."""
 
 from __future__ import annotations
 

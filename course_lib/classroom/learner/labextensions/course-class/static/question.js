@@ -1,5 +1,5 @@
-// The question that a class is asked, as a desk and a phone show it: choices or a field, later what the class said.
-// Everything is text, and nothing of it becomes markup.
+// The question for the class, as desks and phones show it: choices or a field, later the class's answers.
+// All of it is text, and none of it becomes markup.
 
 const LETTERS = "abcdefgh";
 
@@ -14,7 +14,7 @@ export const element = (tag, attributes = {}, ...children) => {
   return made;
 };
 
-/** A sentence of the course, with `code` as code and *words* that are stressed. */
+/** A sentence from the course, with `code` as code and *words* emphasized. */
 export const marked = (text) =>
   String(text).split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map((piece) => {
     if (/^`.+`$/s.test(piece)) return element("code", {}, piece.slice(1, -1));
@@ -22,7 +22,7 @@ export const marked = (text) =>
     return piece;
   });
 
-/** The question in `node`; `answer(asked, said)` is called when it is answered, `say(text)` with what to tell. */
+/** The question, in `node`. It calls `answer(asked, said)` when it is answered, and `say(text)` to show a message. */
 export class Question {
   constructor({ answer, say }) {
     this.answer = answer;
