@@ -61,7 +61,7 @@ def require_idle_machine(when: str) -> None:
     late = lateness()
     if late > MAX_LATENESS:
         raise NotStored(
-            f"the notebook was not stored, because a timed test {when} the run took {late:.2f} times as long as it "
+            f"the notebook was not stored, because {when} its run a timed test took {late:.2f} times as long as it "
             f"should (at most {MAX_LATENESS:.2f} is accepted). Wait until the machine is idle, or use --anyway."
         )
 

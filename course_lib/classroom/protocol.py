@@ -131,7 +131,7 @@ def _answered(event: Event, _: Content) -> Event:
     """Leave `said` unchecked: the caller knows the question and checks with `answer`."""
     asked = event.get("asked")
     if not isinstance(asked, str) or not ID.fullmatch(asked):
-        raise Refused("an answer names the question that it is for")
+        raise Refused("an answer must name its question")
     return {"asked": asked, "said": event.get("said")}
 
 
@@ -157,7 +157,7 @@ def _wondered(event: Event, content: Content) -> Event:
 def _seconded(event: Event, _: Content) -> Event:
     question = event.get("question")
     if not isinstance(question, str) or not ID.fullmatch(question):
-        raise Refused("a vote names the question that it is for")
+        raise Refused("a vote must name its question")
     return {"question": question, "on": event.get("on") is True}
 
 

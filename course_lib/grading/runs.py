@@ -1,6 +1,6 @@
 """Run submissions in sandboxes, several at a time. One that hits a time limit is rerun alone, with more time.
 
-One that slept is not rerun: a busy machine slows down only what computes, so it would sleep again.
+A submission that slept is not rerun: a busy machine slows down only computing, so it would sleep again.
 """
 
 from __future__ import annotations

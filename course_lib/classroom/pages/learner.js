@@ -9,7 +9,7 @@ const FIRST_PAUSE = 500; // milliseconds before reconnecting; doubled each time
 const LONGEST_PAUSE = 8000;
 const OUTBOX = `course-class-outbox ${location.pathname}`;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
-const link = new URLSearchParams(location.hash.slice(1)); // code: of the class; me: of one's own other device
+const link = new URLSearchParams(location.hash.slice(1)); // code: of the class; me: of the learner's other device
 const question = new Question({ answer, say: text => say(place.said, text) });
 let state = null;
 let channel = null;
@@ -53,7 +53,7 @@ function answer(asked, said) {
   say(place.said, `You said ${said}. You can change it until the question is closed.`);
 }
 
-// ---- the line to the class --------------------------------------------------------------------------------------------
+// ---- the connection -------------------------------------------------------------------------------------------------
 
 function connect() {
   const address = new URL("channel", location.href.split("#")[0].replace(/^http/, "ws"));

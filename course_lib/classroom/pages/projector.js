@@ -1,6 +1,6 @@
-// What the whole room sees: the question that is asked, never a name. Bars and beliefs come once it is revealed, and move
-// from the first vote to the second. A learner's cell or question is shown here, too.
-// In a frame of the slides, `#06.2` is the question of the slide, asked or not, and there are buttons to ask it.
+// What the whole room sees: the current question, and never a name. Revealing it shows misconceptions and bars, which
+// move from the first vote to the second. A learner's cell or question can be shown here, too.
+// In the frame of the slides, `#06.2` selects the slide's question, asked or not, and there are buttons to ask it.
 
 import { act, element, follow, isFramed, keep, percent, say, sentence } from "./page.js";
 import { askedNow, LETTERS, makeActions, OTHER, showActions, total } from "./questions.js";

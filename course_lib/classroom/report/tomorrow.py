@@ -135,7 +135,7 @@ def _effort(history: History) -> Point | None:
         return None
     longest = max(tried, key=lambda each: (each.middle, len(each.minutes) - each.passed))
     seen = (
-        f"It took a median of {longest.middle:.0f} minutes, breaks not counted, and is meant to take "
+        f"It took a median of {longest.middle:.0f} minutes, without breaks, and is meant to take "
         f"{longest.exercise.minutes}. {longest.passed} of {len(longest.minutes)} passed."
     )
     mistakes = history.tally.exercises[longest.exercise.number].mistakes

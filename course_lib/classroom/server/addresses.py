@@ -62,7 +62,7 @@ class Address:
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names that we answer to. We also accept any IP address, but no other name (DNS rebinding)."""
+        """The host names that we answer to. To prevent DNS rebinding, we accept no others, except IP addresses."""
         own = {"localhost", self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.given).hostname or ""}
         return frozenset(name.lower() for name in own if name)
 

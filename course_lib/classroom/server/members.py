@@ -22,7 +22,7 @@ CODE_LENGTH = 10
 # speed limits guessing: 2,000 codes per second on one core. At 5,000, a day of guessing has a chance of 1 in 480,000 to
 # find the code; 16 weeks, day and night, have a chance of 1 in 4,000.
 FASTEST_GUESSING = 5000  # codes per second
-TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes, before we only say: wait a minute
+TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes a minute; then we answer "too many"
 MOST_ADDRESSES = 10_000
 FORGOTTEN = "forgotten "  # instead of a hash: this learner has to join again
 TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid

@@ -158,7 +158,7 @@ class Record:
         return not self._is_lost
 
     def _is_in_place(self) -> bool:
-        """Whether the path still names our file, with everything in it. Only a file that was touched is read."""
+        """Whether the path still names our file, with everything in it. We read it only if its marks changed."""
         if self._is_lost:
             return False
         (main, log), (old_main, old_log) = marks_of(self.path), self._seen

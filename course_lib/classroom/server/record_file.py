@@ -138,7 +138,7 @@ def marks_of(path: Path) -> tuple[Mark, Mark]:
 def mark_of(path: Path) -> Mark:
     with contextlib.suppress(OSError):
         found = path.stat()
-        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns  # one can be set back
+        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns  # mtime is settable
     return None
 
 

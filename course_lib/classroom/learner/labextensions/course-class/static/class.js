@@ -71,7 +71,7 @@
     return section;
   };
 
-  // Whether the class may open the section that the instructor calls everyone to: yes, until a learner says no.
+  // Whether the class may open the section that the instructor calls everyone to: yes, until a learner turns it off.
   const LED = "course-class-led";
   const isLed = () => localStorage.getItem(LED) !== "no";
   const setLed = (yes) => localStorage.setItem(LED, yes ? "yes" : "no");

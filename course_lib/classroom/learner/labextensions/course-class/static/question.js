@@ -76,11 +76,11 @@ export class Question {
     const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
     const next = asked.discussed
       ? "Now discuss it: find a neighbor who said something else, and convince each other. You will vote again."
-      : "The question is closed; what the class said comes next.";
+      : "The question is closed; the answers of the class come next.";
     return element("p", {}, `${said} ${next}`);
   }
 
-  /** A bar for each choice. Why is told of the right one and of one's own; the rest opens with a click. */
+  /** A bar for each choice, with reasons for the right one and the learner's own; other reasons open on a click. */
   outcome(asked) {
     const { counts, other, before, right, believes, why } = asked.revealed;
     const all = counts.reduce((sum, count) => sum + count, other);
