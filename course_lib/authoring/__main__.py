@@ -23,8 +23,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the tools and return the exit status.
 
-    The status is 0 on success, 1 if a notebook was not stored or a reader would find fault with it, 2 if a file cannot
-    be used, and 130 after Ctrl-C.
+    The status is 0 on success, 1 if a notebook was not stored or `read` found a fault in it, 2 if a file cannot be
+    used, and 130 after Ctrl-C.
     """
     options = make_parser().parse_args(arguments)
     try:

@@ -189,7 +189,7 @@ def _reveals(cell: Cell) -> bool:
 
 
 def _is_setup(cell: Cell, *, in_opening: bool) -> bool:
-    """Return whether a cell is only setup, which you run before class and do not show."""
+    """Return whether a cell is only setup, which is run before class and not shown."""
     if is_text(cell) or cell.get("outputs"):
         return False
     try:

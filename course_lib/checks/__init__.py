@@ -39,7 +39,7 @@ SEED = 1  # for the inputs of a learner's own checks; grading uses a different s
 def check(number: str, answer: Any) -> Report:
     """Run an answer on real ranks, record the attempt, and return a report that says what is wrong.
 
-    A notebook or an interactive session displays the report; a script gets it printed.
+    A notebook or an interactive session displays the report; in a script, this function prints it.
     """
     exercise = find(number)
     report = examine(exercise, answer, SEED)
@@ -95,7 +95,10 @@ def progress() -> None:
 
 
 def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
-    """Run an answer on ranks launched from this process and return its report. After a hang, it skips other parts."""
+    """Run an answer on ranks launched from this process and return its report.
+
+    After a hang, the other parts are skipped.
+    """
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
     return assess(exercise, cases, trial.outcome, again=trial.alone, after_a_hang=False)

@@ -76,7 +76,7 @@ class Exercise:
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # slow imports that its ranks need
     shares_files: bool = False  # whether its ranks need a shared folder, for example for a checkpoint
-    private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which each rank gets only its share
+    private: Mapping[str, Share] = field(default_factory=dict)  # inputs that each rank gets only its share of
 
     @property
     def points(self) -> int:

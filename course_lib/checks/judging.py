@@ -29,7 +29,7 @@ UNPROVEN = "A single case can't prove it, but this may be the cause. "
 REMEMBERS = (
     "By itself, this call gives the right result; after other calls in the same process, it gives a wrong one. So your "
     "function keeps something from one call to the next: in a global variable, in an attribute, in a cache, or in a "
-    "default argument such as `seen={}`, which is created only once. Create what a call needs inside of the function."
+    "default argument such as `seen={}`, which is created only once. Create what a call needs inside the function."
 )
 MOST_TRIED = 4  # further cases to try, to see whether a second one shows the same mistake
 IN_FLIGHT = {
@@ -237,7 +237,7 @@ def _all_alike(call: str) -> str:
         )
     return (
         "Every rank waits for a message that its sender has not sent to it. Every receive needs one send, from the "
-        "rank it names: begin the send (`dist.isend`) before the receive, and look at who sends to whom."
+        "rank it names: begin the send (`dist.isend`) before the receive, and check who sends to whom."
     )
 
 

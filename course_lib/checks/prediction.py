@@ -43,7 +43,9 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A question about the run that follows it. The run passes the truth to `reveal`; a test compares the two.
+    """A question about the run that follows it.
+
+    The run passes the true value to `reveal`; a test compares it with the right choice.
 
     `typed` asks for a number instead of showing the choices, which then explain some of the possible numbers.
     """

@@ -33,7 +33,7 @@ def apart(value: Any) -> Any:
 
 
 def by_rank(value: Any, rank: int, ranks: int) -> Any:
-    """Return a list or tensor that has one item or row per rank, with all but this rank's hollow."""
+    """Return a list or tensor that has one item or row per rank, with all but this rank's set to zero."""
     return keep(value, rank)
 
 

@@ -1,7 +1,7 @@
 """Hand out exercises and collect answers between classes: `course release` and `course collect`.
 
 Students may own the folders that we collect from, and change them while we read. So we follow no links anywhere on the
-path to a file, and refuse a file whose owner differs from that of its folder.
+path to a file, and refuse files that do not belong to the owner of their folder.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
     if _one_lies_in_the_other(given, into):
-        raise BadExchange(f"{into}: give a folder that is neither inside {given} nor contains it")
+        raise BadExchange(f"{into}: give a folder that neither is inside {given} nor contains it")
     notebooks = exercise_notebooks(lessons)
     done = Collected()
     here: dict[str, set[str]] = {name: set() for name in expected}

@@ -50,7 +50,7 @@ def grade(
 ) -> str:
     """Grade a folder of submissions, write the results to `out`, and return a summary to print.
 
-    With `part`, grade only those students and write their records; with `merge`, join the records of all parts.
+    With `part`, grade only the students in it and write their records; with `merge`, join the records of all parts.
     """
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")

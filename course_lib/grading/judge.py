@@ -93,7 +93,7 @@ def what_was_seen(
 
 
 def syntax_errors(cells: list[str]) -> list[str]:
-    """Return a sentence per cell with a syntax error. We compile the cells here and do not trust the sandbox."""
+    """Return a sentence per cell with a syntax error. We compile the cells here, because the sandbox is untrusted."""
     found = []
     for number, cell in enumerate(cells, 1):
         try:

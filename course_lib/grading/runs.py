@@ -52,7 +52,7 @@ class Runs:
         if self.stop.is_set() or first.rested or not (whole or slow):
             return dataclasses.replace(first, by_clock=whole)
         again = self._run_alone(cells, [each for each in ours if whole or each.number in slow], cases)
-        lines = again.lines if whole else first.lines + again.lines  # of two lines for a case, the last counts
+        lines = again.lines if whole else first.lines + again.lines  # if a case has two lines, the last counts
         return dataclasses.replace(again, lines=lines, by_clock=again.by_clock or stopped_cell(again))
 
     def _run_alone(

@@ -48,7 +48,7 @@ def derive(secret: bytes, *about: str | bytes) -> bytes:
 
 
 def seed_of_inputs(secret: bytes, number: str, student: str, content: bytes) -> int:
-    """Return the seed of an exercise's inputs for one submission: 128 bits, and a leading one."""
+    """Return the seed of an exercise's inputs for one submission: 128 bits after a leading 1."""
     return int.from_bytes(b"\x01" + derive(secret, "inputs", number, student, content)[: BITS // 8], "big")
 
 

@@ -114,7 +114,7 @@ def open_inside(folder: Path, path: Path) -> int:
 
 
 def find_submissions(folder: Path, wanted: Callable[[str], bool] | None = None) -> list[SubmittedNotebook]:
-    """Return one notebook per student and lesson. Each folder directly inside `folder` is a student.
+    """Return one notebook per student and lesson. Each folder directly inside `folder` belongs to a student.
 
     `wanted` selects students by name; by default, all of them.
     If there are several notebooks, the least nested one with the shortest name wins, which skips old copies.

@@ -64,7 +64,10 @@ def without_outputs(notebook: Notebook) -> Notebook:
 
 
 def is_changed(yours: Notebook, before: list[LaidOut]) -> bool:
-    """Return whether a learner has written anything: opening or running the file, or an empty cell, does not count."""
+    """Return whether a learner has written anything.
+
+    Opening or running the file, or adding an empty cell, does not count.
+    """
     now = [_hash(cell) for cell in yours["cells"] if _hash(cell) != EMPTY]
     return now != [cell.hash for cell in before if cell.hash != EMPTY]
 
@@ -104,7 +107,7 @@ class _Cells:
         self.course = course
         self.learner_cells, self.conflicts = 0, 0
         self._placed: dict[int, Cell] = {}
-        self._added: dict[int, list[Cell]] = defaultdict(list)  # by the cell of ours that they follow; -1 is the top
+        self._added: dict[int, list[Cell]] = defaultdict(list)  # by the index of the cell above; -1 is the top
         self._removed: set[int] = set()
         self._last_placed = -1
         self._ids = {cell.get("id") for cell in course}

@@ -126,7 +126,7 @@ def plain_loads(data: Any) -> Any:
 
 
 def read_only_messages() -> None:
-    """Make this process unpickle only the launcher's messages from ranks and their supervisors."""
+    """Make this process unpickle nothing from ranks and supervisors except the launcher's messages."""
     from multiprocessing.reduction import ForkingPickler
 
     from course_lib.launchers.process import pickling

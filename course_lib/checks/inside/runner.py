@@ -3,7 +3,7 @@
 The job arrives on stdin; the observations leave on stdout, one line of JSON per case. Everything here shares a
 sandbox with the submission, so the grader outside accepts only those lines from it.
 
-Three processes take part. The first reads the job and runs no code of the submission. The notebook process runs the
+Three processes take part. The first reads the job and runs no submitted code. The notebook process runs the
 cells, without any inputs. Once it has packed the answers, it is killed, with everything it could reach. The launcher
 process then runs the answers on ranks, each of which gets only its own inputs.
 """
@@ -48,12 +48,12 @@ class Task:
     answer: str
     drive: bytes
     cases: list[tuple[str, int, list[bytes]]]  # part, ranks, and the inputs of each rank
-    shares_files: bool = False  # whether its ranks need a common folder
+    shares_files: bool = False  # whether its ranks need a shared folder
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The cells of a submission, and what to try them on."""
+    """The cells of a submission, and the exercises to run its answers on."""
 
     cells: list[str]
     tasks: list[Task]
@@ -187,7 +187,7 @@ def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
 
 
 def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) -> None:
-    """Run the answers on ranks and send the outcomes. No code of the submission runs in this process."""
+    """Run the answers on ranks and send the outcomes. No submitted code runs in this process."""
     import cloudpickle
 
     from .observe import Outcome, Trial

@@ -1,4 +1,4 @@
-"""A second fork server, for the ranks, that no code of the submission has ever reached.
+"""A second fork server, for the ranks, that no submitted code has ever reached.
 
 The cells run in a process that was forked from the first fork server, as the same user. They can write into that
 server's memory, or stop it and leave requests in its queue for later. So before the first cell runs, we fork a spare

@@ -1,6 +1,6 @@
-"""The transport of a check: what is in flight arrives when it is waited for, and not before.
+"""The transport of a check: data in flight arrives only when it is waited for.
 
-Over gloo on one machine, an all-reduce that nobody waits for is usually over in time, and a message that nobody waits
+Over gloo on one machine, an all-reduce that nobody waits for is usually done in time, and a message that nobody waits
 for usually arrives. In a real job it's a matter of luck. So on the ranks of a check, every call that returns a `Work`
 runs on copies: a rank finds the result in its tensor only after `wait`. Until then, the tensor holds a NaN that we
 recognize wherever it goes. Calls that have begun stay alive, so at the end of a case we know which ones nobody waited
@@ -201,7 +201,7 @@ def _dyed(like: Any) -> Any:
 
 
 def _is_dyed(value: Any, depth: int = 0) -> bool:
-    """Return whether a value has our NaN in it."""
+    """Return whether a value contains our NaN."""
     import torch
 
     if isinstance(value, torch.Tensor):

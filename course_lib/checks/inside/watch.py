@@ -44,7 +44,7 @@ REPORTED = {
     **dict.fromkeys(("os.fork", "os.forkpty", "os.posix_spawn"), "process"),
     **dict.fromkeys(("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers"), "frames"),
 }
-CELL = "<cell "  # how the file name of a submission's code begins
+CELL = "<cell "  # the file names of a submission's code begin with this
 ALLOWED = {"distributed_c10d.py", "rendezvous.py"}  # PyTorch's own callers of the store, to create groups
 
 

@@ -183,7 +183,7 @@ class Conversation:
             news["state"] = state
             self._in_trouble = bool(state.get("trouble"))
         if self._in_trouble:
-            self._sent.clear()  # what was sent last was not accepted
+            self._sent.clear()  # the last events were not accepted
         if not self._sent and not self._in_trouble:
             self._look_again = True
         self.outbox.add_news(self.member.learner, **news)

@@ -1,4 +1,4 @@
-"""Show the class's question in a cell, for notebooks outside `course lab`; the lab shows it without this."""
+"""Show the class's question in a cell, for notebooks outside `course lab`, which shows it at the top."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ function peopleIn(each) {
   return each.sections.reduce((sum, section) => sum + section.here, 0);
 }
 
-/** The lesson of most desks. Phones have no place: without desks, the lesson that was called, or of the question. */
+/** The lesson that most desks are in. Phones have no place: without desks, the lesson of the call or the question. */
 function whereTheClassIs({ lessons, call, questions }) {
   const most = lessons.reduce((best, each) => (peopleIn(each) > peopleIn(best) ? each : best), lessons[0]);
   if (peopleIn(most)) return most.number;
@@ -212,7 +212,7 @@ function makeTile(section) {
   return element("li", { class: "tile" }, element("span", { class: "heading", title: section.heading }, section.heading), numbers);
 }
 
-// Tabs as ARIA describes them: a click or the arrow keys choose one, and its panel is shown.
+// Tabs as ARIA describes them: a click or the arrow keys choose one and show its panel.
 
 /** Make a list of tabs work; `chosen` is called with the tab that was chosen. */
 function makeTabs(list, chosen) {

@@ -19,7 +19,7 @@ let drawn = "";
 
 place.question.append(question.node);
 
-// ---- what waits to be acknowledged ------------------------------------------------------------------------------------
+// ---- unacknowledged events --------------------------------------------------------------------------------------------
 
 function waiting() {
   try {
@@ -94,7 +94,7 @@ function show(news) {
   if (wasInTrouble && !state.trouble) send(waiting());
   ends = state.asked?.left != null ? Date.now() + 1000 * state.asked.left : 0;
   const asked = state.asked && { ...state.asked, left: null };
-  if (drawn !== JSON.stringify(asked)) { // else a number that is being typed would vanish
+  if (drawn !== JSON.stringify(asked)) { // otherwise, a number that is being typed would vanish
     drawn = JSON.stringify(asked);
     const focused = place.question.contains(document.activeElement) && document.activeElement.dataset.name;
     question.show(asked);

@@ -25,7 +25,7 @@ export function say(place, text) {
   if (place.textContent !== String(text)) place.textContent = text;
 }
 
-/** Show where to join: the address, in large type for reading aloud, then the certificate's fingerprint, in small. */
+/** Show where to join: the address large, to be read aloud, then the certificate's fingerprint in small type. */
 export function showJoining(state) {
   const at = (state.address + "#").indexOf("#");
   say(document.getElementById("address"), state.address.slice(0, at));

@@ -193,5 +193,5 @@ async def interrupted() -> None:
     """Wait for Ctrl-C or SIGTERM."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))  # asyncio's own are not on Windows
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))  # asyncio's do not work on Windows
     await stop.wait()

@@ -116,7 +116,7 @@ def is_own_host(host: str, host_names: frozenset[str]) -> bool:
     """Whether the Host is an IP address or one of our names. DNS rebinding cannot forge an IP address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket without its pair
+    except ValueError:  # an unmatched bracket
         return False
     try:
         ipaddress.ip_address(name)

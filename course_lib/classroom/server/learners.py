@@ -163,8 +163,8 @@ class Channels:
 class Channel(Quiet, WebSocketHandler):
     """`/channel`: receives a learner's events, and sends acknowledgements and the state of the class.
 
-    Only one message is in flight at a time. Meanwhile, we collect acknowledgements, whose number the limit on events
-    bounds, and remember only that the state has changed.
+    Only one message is in flight at a time. Meanwhile, we collect acknowledgements (the limit on events bounds their
+    number) and remember only that the state has changed.
     """
 
     learner = ""
@@ -234,7 +234,7 @@ class Channel(Quiet, WebSocketHandler):
         kept += found
 
     def tell_state(self) -> None:
-        """Send the state, as it is when the message goes out."""
+        """Send the newest state with the next message."""
         self._state_is_new = True
         self._send()
 
@@ -249,7 +249,7 @@ class Channel(Quiet, WebSocketHandler):
         self._send()
 
     def _send(self) -> None:
-        """Send what is pending, unless a message is in flight; then it is sent afterwards."""
+        """Send what is pending, unless a message is in flight; `_sent` then calls this again."""
         if self.waits_since or self.ws_connection is None:
             return
         message = self._message()

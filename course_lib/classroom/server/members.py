@@ -19,8 +19,8 @@ from course_lib.classroom.server.record_file import Statement, read
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"
 CODE_LENGTH = 10
 # 27 ** 10 = 2.1e14 codes (48 bits). We check every code, so wrong ones never lock out the right one, and only our own
-# speed limits guessing: 2,000 codes per second on one core. At 5,000, a day of guessing has a chance of 1 in 480,000 to
-# find the code; 16 weeks, day and night, have a chance of 1 in 4,000.
+# speed limits guessing: 2,000 codes per second on one core. At 5,000, the chance to guess the code in a day is 1 in
+# 480,000; in 16 weeks, day and night, it is 1 in 4,000.
 FASTEST_GUESSING = 5000  # codes per second
 TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes a minute; then we answer "too many"
 MOST_ADDRESSES = 10_000

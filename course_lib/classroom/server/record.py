@@ -40,7 +40,7 @@ from course_lib.classroom.server.record_file import (
 
 GATHER = 0.02  # seconds to collect statements for a commit; longer with many learners: fewer commits and messages
 GATHER_MORE, MANY = 0.03, 20  # used after a batch of at least MANY
-RETRY = 1.0  # seconds before retrying a failed commit, and between looks at an idle file
+RETRY = 1.0  # seconds before retrying a failed commit, and between checks of an idle file
 LARGEST_LOG = 4 << 20  # bytes that SQLite's write-ahead log must exceed before we move it into the file ...
 LARGEST_PART = 4  # ... as well as the file's size divided by this, because each move reads the whole file
 SIZES = "SELECT (SELECT count(*) FROM learners), (SELECT max(place) FROM events)"  # events are never deleted
@@ -83,7 +83,7 @@ class Record:
         self._fold_in = True
 
     def close(self) -> bool:
-        """Write what is queued and close the file. Returns whether everything was saved; it doesn't wait for space."""
+        """Write what is queued and close the file. Returns whether everything was saved, without waiting for space."""
         self._closing.set()
         self._waiting.put(None)
         self._writer.join()
@@ -117,7 +117,7 @@ class Record:
                 trouble = f"{self.path} cannot be written ({error}), so nothing is saved or acknowledged until it can"
                 if self._closing.is_set():
                     self._unsaved += sum(len(statements) for statements, _ in batch)
-                    return self._say(f"{trouble}. Learners keep what is missing, and send it when the class goes on")
+                    return self._say(f"{trouble}. Learners keep what is missing, and send it when the class continues")
                 self._report(trouble, self.notice)
                 self._closing.wait(RETRY)
         self._report("", self.notice)

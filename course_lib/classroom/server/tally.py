@@ -40,7 +40,7 @@ def _choice(question: Prediction, said: Any) -> int:
 
 @dataclass
 class Asking:
-    """One time that the class is asked a question."""
+    """One instance of asking the class a question."""
 
     asked: str
     number: str
@@ -115,7 +115,7 @@ class Tally:
     questions: dict[str, Question] = field(default_factory=dict)
     board: list[Question] = field(default_factory=list)  # open questions, most wanted first
     call: Call | None = None
-    stage: dict[str, str] = field(default_factory=dict)  # what the projector shows of a learner: a cell or a question
+    stage: dict[str, str] = field(default_factory=dict)  # what the projector shows: a learner's cell or question
 
     @property
     def shown(self) -> Asking | None:

@@ -3,7 +3,7 @@
 const sections = [...document.querySelectorAll("#wall section")];
 const notes = JSON.parse(document.getElementById("section-notes").textContent);
 const isSpeaker = location.hash === "#speaker";
-const SMALLEST = 0.62; // of the full type size; a slide that needs less scrolls
+const SMALLEST = 0.62; // of the full type size; a slide that needs smaller type scrolls
 let screen = 0, step = 0, other = null, entered = {}, isClassShown = false;
 
 const element = id => document.getElementById(id);

@@ -150,7 +150,7 @@
     bar(number, cell) {
       const asks = ASKS.test(textOf(cell).trim());
       const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
-      const run = cell.model.executionCount && !failed ? "Answer above (the Tab key leads there)" : "Run the cell above, then answer";
+      const run = cell.model.executionCount && !failed ? "Answer above (press Tab to get there)" : "Run the cell above, then answer";
       const words = asks ? `${run}, or skip: the result stays folded until then. ` : "The rest stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
@@ -255,7 +255,7 @@
     // The kernel answers with one of the course's boxes.
     ask(call, place) {
       const kernel = this.panel.sessionContext.session?.kernel;
-      if (!kernel) return void (place.textContent = "There is no kernel: choose Restart Kernel in the menu Kernel.");
+      if (!kernel) return void (place.textContent = "There is no kernel: choose Restart Kernel in the Kernel menu.");
       const request = kernel.requestExecute({ code: `import course_lib.checks\ncourse_lib.checks.${call}`, store_history: false });
       request.onIOPub = ({ header, content }) => {
         if (header.msg_type === "display_data") place.innerHTML = content.data["text/html"];

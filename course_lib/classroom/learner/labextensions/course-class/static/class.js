@@ -202,7 +202,7 @@
       this.bar.replaceChildren(status, help, slower, ready, cell, ...(call ? this.drawCall(call) : []));
     }
 
-    // Where the instructor has called everyone. A click goes there; learners who let the class lead go without one.
+    // Where the instructor has called everyone. A click goes there; learners who follow the class go without one.
     drawCall(call) {
       const go = element("button", { "data-name": "call", type: "button", onclick: () => this.lab.goTo(call) },
         `The class is at ${call.lesson}: ${call.section}`);
@@ -245,7 +245,7 @@
     const server = new Server(services, app.serviceManager.serverSettings);
     const headers = new Set();
     let news = null, called = null;
-    // A call from before this page was opened moves nobody; a new one does, if the learner lets the class lead.
+    // A call from before this page was opened moves nobody; a new one does, if the learner follows the class.
     const follow = (call) => {
       const isNew = called !== null && call && call.call !== called;
       called = call ? call.call : called ?? "";

@@ -31,7 +31,7 @@ export class Question {
     this.node = element("section", { class: "course-class-question", "aria-label": "Question for the class", hidden: true });
   }
 
-  /** Show what is asked, or nothing if it is null. */
+  /** Show this question, or nothing if it is null. */
   show(asked) {
     const stage = asked && `${asked.asked} ${asked.open} ${Boolean(asked.revealed)}`;
     if (this.stage !== stage) this.say("");
@@ -76,7 +76,7 @@ export class Question {
     const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
     const next = asked.discussed
       ? "Now discuss it: find a neighbor who said something else, and convince each other. You will vote again."
-      : "The question is closed; the answers of the class come next.";
+      : "The question is closed; the class's answers come next.";
     return element("p", {}, `${said} ${next}`);
   }
 
