@@ -171,7 +171,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
     if _one_lies_in_the_other(given, into):
-        raise BadExchange(f"{into}: give a folder that neither is inside {given} nor contains it")
+        raise BadExchange(f"{into}: give a folder that is neither inside {given} nor a parent of it")
     notebooks = exercise_notebooks(lessons)
     done = Collected()
     here: dict[str, set[str]] = {name: set() for name in expected}
