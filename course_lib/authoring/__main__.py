@@ -15,7 +15,7 @@ from course_lib.course_files import BadNotebook, read
 COMMANDS = {
     "refresh": "run notebooks and store their outputs, unless the machine is busy",
     "exercises": "run solutions, and create the exercises from them",
-    "slides": "mark in lessons which cells begin a slide",
+    "slides": "mark the cells in lessons that begin a slide",
     "read": "read lessons as a critical reader does, and report what is missing or wrong; nothing is run",
 }
 
@@ -23,8 +23,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the tools and return the exit status.
 
-    The status is 0 on success, 1 if a notebook was not stored or a reader would find fault with it, 2 if a file cannot
-    be used, and 130 after Ctrl-C.
+    The status is 0 on success, 1 if a notebook was not stored or `read` found a fault in it, 2 if a file cannot be
+    used, and 130 after Ctrl-C.
     """
     options = make_parser().parse_args(arguments)
     try:

@@ -25,7 +25,7 @@ ASKS = re.compile(r"""^predict\(\s*["']([\d.]+)["']""", re.MULTILINE)
 
 
 class NoLesson(ValueError):
-    """There is no lesson with this number. The sentence says which there are."""
+    """There is no lesson with this number. The message lists the ones that exist."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ def _section(cells: list[Cell]) -> Section:
 
 
 SCREEN = 19  # lines of text on a slide
-CODE = 0.76  # the height of a line of code or output, in such lines
-CHARACTERS = 90  # of text in a line
+CODE = 0.76  # the height of a line of code or output, in lines of text
+CHARACTERS = 90  # per line of text
 PICTURE = 12  # lines that a picture takes
 REVEALED = 4  # lines that a revealed answer takes, with its reason
 MAX_OUTPUT_LINES = 14  # lines; longer outputs are shrunk or scrolled
@@ -116,7 +116,7 @@ def mark_slides(notebook: Notebook) -> None:
 
 
 def slide_types(cells: Sequence[Cell]) -> list[str]:
-    """Return for each cell: slide, subslide, fragment, notes, skip, or - if it continues the one above."""
+    """Return each cell's slide type: slide, subslide, fragment, notes, skip, or - if it continues the one above."""
     kinds: list[str] = []
     shown: list[Cell] = []  # what is on the screen
     for place, cell in enumerate(cells):
@@ -147,7 +147,7 @@ def _slide_type(cell: Cell, shown: list[Cell], before: Cell | None, following: S
 
 
 def _introduces_next(cell: Cell, following: Sequence[Cell]) -> bool:
-    """Return whether a text ends in a colon, and the cell it announces fits on the same screen."""
+    """Return whether a cell is text that ends in a colon and fits on one screen with the cell it introduces."""
     announces = is_text(cell) and source(cell).rstrip().endswith(":")
     return announces and sum(map(lines_of, [cell, *following])) <= SCREEN
 
@@ -164,7 +164,7 @@ def asks_question(cell: Cell) -> bool:
 
 
 def lines_of(cell: Cell) -> float:
-    """Return about how many lines of a slide a cell takes, including its output."""
+    """Return roughly how many lines of a slide a cell takes, including its output."""
     text = source(cell)
     if is_text(cell):
         paragraphs = [re.sub(r"\s*\n(?!\s*(?:[-*|]|\d+\.))", " ", part) for part in text.split("\n\n")]
@@ -189,7 +189,7 @@ def _reveals(cell: Cell) -> bool:
 
 
 def _is_setup(cell: Cell, *, in_opening: bool) -> bool:
-    """Return whether a cell is only setup, which you run before class and do not show."""
+    """Return whether a cell is only setup, which is run before class and not shown."""
     if is_text(cell) or cell.get("outputs"):
         return False
     try:

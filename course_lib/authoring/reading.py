@@ -1,7 +1,7 @@
 """Read a stored lesson as a critical reader does, and report what is missing or wrong, with the cell and the line.
 
-Nothing is run. Only a person can judge whether a cell supports the sentence next to it; these checks find the things
-that such a person should not have to look for.
+Nothing is run. Only a person can judge whether a cell supports the sentence next to it; these checks find what
+that person should not have to look for.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def strings_in(code: str) -> str:
 
 
 def bare_verdicts(lesson: Lesson) -> Iterator[Finding]:
-    """Yield a finding for each printed True or False that is not accompanied by the numbers behind it."""
+    """Yield a finding for each True or False that is printed without the numbers behind it."""
     for place, code in lesson.code():
         lines = printed(lesson.cells[place])
         if lines and all(VERDICT.search(line) and not measured_numbers(line, code) for line in lines):
@@ -101,11 +101,11 @@ def bare_verdicts(lesson: Lesson) -> Iterator[Finding]:
             continue
         for number, line in enumerate(lines, 1):
             if VERDICT.search(line) and not measured_numbers(line, code):
-                yield lesson.finding(place, number, f"a verdict without the numbers it is about: {line.strip()!r}")
+                yield lesson.finding(place, number, f"a verdict without the numbers behind it: {line.strip()!r}")
 
 
 def measured_numbers(line: str, code: str) -> Counter[str]:
-    """Return the numbers in a printed line, except those that the code has in a string, such as a tolerance."""
+    """Return the numbers in a printed line, except those in a string of the code, such as a tolerance."""
     return Counter(NUMBER.findall(line)) - Counter(NUMBER.findall(strings_in(code)))
 
 
@@ -163,14 +163,14 @@ def missing_neighbors(lesson: Lesson) -> Iterator[Finding]:
         if name and not link:
             yield lesson.finding(0, 0, f"does not link the lesson {word.lower()}: **{word}**: [..]({name})")
         elif name and link and link[1] != name:
-            yield lesson.finding(0, 0, f"**{word}** links {link[1]} and not {name}")
+            yield lesson.finding(0, 0, f"**{word}** links to {link[1]}, not to {name}")
 
 
 def missing_sources(lesson: Lesson) -> Iterator[Finding]:
     """Yield a finding if the last section does not list sources, each with a link and a line on what it adds."""
     place, heading, _ = (lesson.sections() or [(0, "", "")])[-1]
     if heading != SOURCES:
-        yield lesson.finding(place, 1, f"the last section is {heading!r} and not {SOURCES!r}")
+        yield lesson.finding(place, 1, f"the last section is {heading!r}, not {SOURCES!r}")
         return
     text = "\n".join(text for p, text in lesson.prose() if p >= place)
     items = re.split(r"^(?:[-*]|\d+\.) ", text, flags=re.M)[1:]
@@ -214,12 +214,12 @@ def has_target(lesson: Lesson, address: str) -> bool:
 
 
 def has_file(lesson: Lesson, name: str) -> bool:
-    """Return whether the course contains a file, in the folder that holds the lesson's or where the library is."""
+    """Return whether any of three course folders has this file: the lesson's, the library's, or the current one."""
     return any((folder / name).exists() for folder in (lesson.path.parent.parent, PACKAGE.parent, course_folder()))
 
 
 def has_section(lesson: Lesson, number: str, section: str) -> bool:
-    """Return whether this lesson, or another one in the same folder, has a section with this number."""
+    """Return whether the lesson with this number, in the same folder, has this section."""
     paths = [lesson.path] if number == lesson.number else lesson.path.parent.glob(f"{number}_*.ipynb")
     return any(heading.startswith(f"{section} ·") for path in paths for _, heading, _ in Lesson(path).sections())
 

@@ -34,7 +34,7 @@ METADATA = {
 }
 
 SPANS, SECONDS = 20, 0.02
-WORK = 0.75  # the part of each span that a rank computes: if its core is shared with others, the span takes longer
+WORK = 0.75  # the fraction of each span that a rank computes: on a shared core, the span takes longer
 MAX_LATENESS = 1.10  # sleeping and waking up also take a little time
 
 
@@ -67,7 +67,7 @@ def require_idle_machine(when: str) -> None:
 
 
 def lateness() -> float:
-    """Return how many times longer than planned paced work takes, on the slowest of one rank per core.
+    """Run paced work on one rank per core, and return the slowest rank's time divided by the planned time.
 
     The result is close to 1.0 on an idle machine, and 2 or more on two cores that four other processes keep busy.
     """
@@ -87,8 +87,8 @@ def paced_work() -> float:
 def executed(path: Path) -> NotebookNode:
     """Return the notebook with the outputs of a new run; the file itself is not changed.
 
-    The kernel starts with an empty progress file, so that the outputs are those of a learner who has just begun, and
-    with live displays turned off. Raises `NotStored` if a cell fails or takes too long.
+    The kernel starts with live displays turned off and an empty progress file, so the outputs are those of a learner
+    who has just begun. Raises `NotStored` if a cell fails or takes too long.
     """
     import nbformat
     from nbclient import NotebookClient

@@ -39,7 +39,7 @@ SEED = 1  # for the inputs of a learner's own checks; grading uses a different s
 def check(number: str, answer: Any) -> Report:
     """Run an answer on real ranks, record the attempt, and return a report that says what is wrong.
 
-    A notebook or an interactive session displays the report; a script gets it printed.
+    A notebook or an interactive session displays the report; in a script, this function prints it.
     """
     exercise = find(number)
     report = examine(exercise, answer, SEED)
@@ -55,7 +55,7 @@ def check(number: str, answer: Any) -> Report:
 def check_notebook(path: str) -> bool:
     """Check every answer in an exercise notebook and return whether all passed.
 
-    A cell that raises loses only what it would have defined. Raises `BadNotebook` if the file is not such a notebook.
+    If a cell raises, only the names it defines are missing. Raises `BadNotebook` if the file is not such a notebook.
     """
     from course_lib.checks.notebooks import BadNotebook, read, run_cells
 
@@ -70,7 +70,7 @@ def check_notebook(path: str) -> bool:
     lesson = [exercise for exercise in exercises().values() if exercise.lesson == Path(path).stem[:2]]
     ours = [exercise for exercise in lesson if exercise.answer in names]
     if not ours and not (lesson and problems):
-        raise BadNotebook(f"{path} has no exercises in it: give one of exercises/, under its own name")
+        raise BadNotebook(f"{path} has no exercises in it: give a notebook from exercises/, with its original name")
     untried = [exercise for exercise in lesson if exercise not in ours] if problems else []
     for exercise in untried:
         print(f"{exercise.number} {exercise.title}: not checked, because no cell has defined {exercise.answer}")
@@ -95,7 +95,10 @@ def progress() -> None:
 
 
 def examine(exercise: Exercise, answer: Any, seed: int) -> Report:
-    """Run an answer on ranks launched from this process and return its report. A hang skips the remaining parts."""
+    """Run an answer on ranks launched from this process and return its report.
+
+    After a hang, the other parts are skipped.
+    """
     cases = exercise.cases(seed)
     trial = Trial(exercise.drive, answer, [(case.ranks, case.inputs) for case in cases], exercise.timeout)
     return assess(exercise, cases, trial.outcome, again=trial.alone, after_a_hang=False)

@@ -1,6 +1,6 @@
 """`predict` asks before a run; `reveal` then shows your answer, the result, and the misconception behind a wrong one.
 
-Nothing blocks on an answer: to skip a question, run the next cell. The question is a separate output and stays in
+Nothing waits for an answer: to skip a question, run the next cell. The question is a separate output and stays in
 the notebook. The buttons below it disappear once you click one, or once the run has revealed the result.
 """
 
@@ -25,7 +25,7 @@ def predict(number: str, answer: Any = None) -> None:
         said = prediction.answer_of(answer)
         html = wording.question_box(prediction, _keep(prediction, said))
         show(html, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
-    elif in_notebook() and (said := _said(prediction)) is not None:  # a kernel that is new asks nothing again
+    elif in_notebook() and (said := _said(prediction)) is not None:  # already answered, maybe in another kernel
         again = f"{wording.said_html(prediction, said)} To answer again: <code>{wording.call_of(prediction)}</code>."
         html = wording.question_box(prediction, again)
         show(html, f"{wording.question_text(prediction)}\n{wording.said_text(prediction, said)}")
@@ -112,7 +112,7 @@ def _bundle(prediction: Prediction, below: str) -> dict[str, str]:
 
 
 def _buttons(prediction: Prediction, commit: Callable[[Any], None]) -> list[Any]:
-    """Return one button per choice, with its text. On the desk, they stand for the choices in the question's box."""
+    """Return one button per choice, with its text. On the desk, they replace the choices in the question's box."""
     import ipywidgets
 
     buttons = []

@@ -19,7 +19,7 @@ from torch import Tensor
 from course_lib.checks.inside.plain import Other
 from course_lib.checks.private import Share, inputs_of_rank
 
-# Tolerances at the precision of float32, whatever the dtype: relative to the largest expected number, and for zeros.
+# Tolerances at float32 precision, whatever the dtype: relative to the largest expected number, and absolute for zeros.
 RELATIVE, ABSOLUTE = 2e-5, 1e-7
 EXACT = 1e-12
 MOST_SHOWN = 8  # a larger tensor is summarized
@@ -39,7 +39,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an answer spent on something, and the budget the exercise allows.
+    """One cost of an answer: what it spent, and the budget the exercise allows.
 
     No correct answer can spend less than `at_least`, so if one does, grading assumes that it blinded the meter.
     """
@@ -64,9 +64,9 @@ class Exercise:
     hints: tuple[str, ...]
     cases: Callable[[int], list[Case]]  # made from a seed, smallest first
     drive: Callable[..., Any]  # drive(answer, **inputs), on every rank
-    judge: Callable[[Case, list[Any]], str | None]  # says what is wrong with the ranks' values, or None
-    # Each returns whether the ranks' values show one particular mistake, or None where this case can't tell it from
-    # another; the learner reads its docstring.
+    judge: Callable[[Case, list[Any]], str | None]  # returns what is wrong with the ranks' values, or None
+    # Each returns whether the ranks' values show one particular mistake, or None if this case can't tell it from
+    # another; its docstring is shown to the learner.
     symptoms: tuple[Callable[[Case, list[Any]], bool | None], ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # part of an exception's text -> its cause
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # called once `judge` accepts the values
@@ -75,8 +75,8 @@ class Exercise:
     hanging: Callable | None = None  # a wrong answer that hangs, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # slow imports that its ranks need
-    shares_files: bool = False  # whether its ranks need a common folder, for a checkpoint for example
-    private: Mapping[str, Share] = field(default_factory=dict)  # inputs of which each rank gets only its share
+    shares_files: bool = False  # whether its ranks need a shared folder, for example for a checkpoint
+    private: Mapping[str, Share] = field(default_factory=dict)  # inputs that each rank gets only its share of
 
     @property
     def points(self) -> int:
@@ -101,14 +101,14 @@ class Exercise:
         return f"lesson {lesson}, “{section}”"
 
     def section_for(self, part: str) -> tuple[str, str]:
-        """Return the lesson that explains this part, and the heading of the section in it."""
+        """Return the lesson that explains this part, and its section's heading."""
         return self.read_for.get(part, (self.read_in or self.lesson, self.read))
 
 
 def idea(symptom: Callable) -> str:
     """Return a symptom's docstring on one line: what is wrong with the answer, and what would fix it."""
     text = inspect.getdoc(symptom)
-    assert text is not None, f"{symptom} has no docstring to tell it"
+    assert text is not None, f"{symptom} has no docstring to show"
     return " ".join(text.split())
 
 
@@ -246,7 +246,7 @@ def show(value: Any) -> str:
 
 
 def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
-    """Return `count` different results of `make`, smallest first: the same for the same seed on every machine.
+    """Return up to `count` different results of `make`, smallest first; a seed gives the same ones on every machine.
 
     (hypothesis also draws from the constants of the loaded modules, so its examples vary between machines.)
     """
@@ -261,7 +261,7 @@ def draw(make: Callable[[random.Random], T], count: int, seed: int) -> list[T]:
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a random generator for inputs. All bits of the seed count, where `manual_seed` uses only the lowest 32."""
+    """Return a random generator for inputs. It uses all bits of the seed; `manual_seed` uses only the lowest 32."""
     generator = torch.Generator().manual_seed(seed % 2**32)
     if seed >= 2**32:
         state, chance = generator.get_state(), random.Random(seed)

@@ -109,6 +109,6 @@ def _show_buttons(report: Report) -> Controls | None:
 
     hint.on_click(lambda _: put(*hint_box(exercise)))
     answer.on_click(lambda _: put(*solution_box(exercise)))
-    hint.add_class("course-help")  # the desk has buttons of its own, which stay
+    hint.add_class("course-help")  # the desk hides these and has its own
     answer.add_class("course-help")
     return Controls(hint, answer)

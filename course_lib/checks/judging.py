@@ -29,9 +29,9 @@ UNPROVEN = "A single case can't prove it, but this may be the cause. "
 REMEMBERS = (
     "By itself, this call gives the right result; after other calls in the same process, it gives a wrong one. So your "
     "function keeps something from one call to the next: in a global variable, in an attribute, in a cache, or in a "
-    "default argument such as `seen={}`, which is created only once. Create what a call needs inside of the function."
+    "default argument such as `seen={}`, which is created only once. Create what a call needs inside the function."
 )
-MOST_TRIED = 4  # further cases of a part, to see whether a mistake shows in a second one
+MOST_TRIED = 4  # further cases to try, to see whether a second one shows the same mistake
 IN_FLIGHT = {
     NEVER: "You begin a call and never wait for it. `isend`, `irecv` and a collective with `async_op=True` return at "
     "once, before anything has arrived: a receive or a collective has filled your tensor only after `wait()`, and a "
@@ -53,10 +53,10 @@ def assess(
     again: Callable[[int], Outcome] | None = None,
     after_a_hang: bool = True,
 ) -> Report:
-    """Judge the cases, smallest first, each part until its first failure, and return the report.
+    """Judge the cases, smallest first, up to the first failure in each part, and return the report.
 
-    `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a failed case by itself:
-    an answer that passes there, and fails after other calls, keeps something between calls.
+    `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a failed case alone: an
+    answer that passes there, but fails after other calls, keeps something between calls.
     """
     findings: dict[str, Finding] = {}
     untried: list[str] = []
@@ -144,7 +144,7 @@ def _cause(
 
 
 def _mistake(exercise: Exercise, finding: Finding, others: Iterator[tuple[Case, list]]) -> str:
-    """Return the mistake that explains a failed case and at least one more, or else say that it is not proven.
+    """Return the mistake that explains a failed case and at least one more, or else an unproven one, marked as such.
 
     One small case fits many mistakes: half the sum of two numbers is their mean, and clipping may change nothing.
     """
@@ -237,7 +237,7 @@ def _all_alike(call: str) -> str:
         )
     return (
         "Every rank waits for a message that its sender has not sent to it. Every receive needs one send, from the "
-        "rank it names: begin the send (`dist.isend`) before the receive, and look at who sends to whom."
+        "rank it names: begin the send (`dist.isend`) before the receive, and check who sends to whom."
     )
 
 

@@ -118,7 +118,7 @@ def run_cells(notebook: Notebook) -> tuple[dict[str, Any], list[str]]:
 
 @contextlib.contextmanager
 def _checks_that_do_nothing() -> Iterator[None]:
-    """Replace what notebooks import from `course_lib.checks` by the stand-ins that grading uses, within the block."""
+    """Within the block, replace what notebooks import from `course_lib.checks` with grading's stand-ins."""
     checks = vars(sys.modules["course_lib.checks"])
     real = {name: checks[name] for name in STAND_INS}
     checks.update(STAND_INS)
@@ -129,7 +129,7 @@ def _checks_that_do_nothing() -> Iterator[None]:
 
 
 def _problem(name: str, text: str, error: BaseException) -> str:
-    """Return what a cell raised, and at which of its lines."""
+    """Return what a cell raised, and on which line."""
     own = [frame.lineno or 0 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == name]
     at = error.lineno or 0 if isinstance(error, SyntaxError) else own[-1] if own else 0
     line = dict(enumerate(text.splitlines(), 1)).get(at, "").strip()

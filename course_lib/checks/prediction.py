@@ -43,7 +43,9 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A question about the run that follows it. The run passes the truth to `reveal`; a test compares the two.
+    """A question about the run that follows it.
+
+    The run passes the true value to `reveal`; a test compares it with the right choice.
 
     `typed` asks for a number instead of showing the choices, which then explain some of the possible numbers.
     """
@@ -69,7 +71,7 @@ class Prediction:
         return next((choice for choice in self.choices if fits(choice.value, value, self.tolerance)), None)
 
     def answer_of(self, said: Any) -> Any:
-        """Return an answer as it is stored, a letter or a number. Raises `ValueError`, which says what is allowed."""
+        """Return an answer in its stored form, a letter or a number. Raises `ValueError` with what is allowed."""
         if not self.typed:
             letters = LETTERS[: len(self.choices)]
             if isinstance(said, str) and said.strip().lower() in tuple(letters):
@@ -101,7 +103,7 @@ class Prediction:
         return self.with_unit(f"{answer:g}") if self.typed else f"{answer}) {self.choices[LETTERS.index(answer)].says}"
 
     def with_unit(self, text: str) -> str:
-        """Return a number with its unit: 4 updates, but 1 update. (Once as long stays "1 times as long".)"""
+        """Return a number with its unit: 4 updates, but 1 update. ("1 times as long" keeps its s.)"""
         return f"{text} {self.unit.removesuffix('s') if text == '1' else self.unit}".rstrip()
 
 
@@ -132,7 +134,7 @@ def _prediction(table: Any, where: str) -> Prediction:
     typed = table.get("typed", False)
     choices = tuple(_choice(each, typed, f"{where}, choice {place}") for place, each in enumerate(table["choice"], 1))
     if len(choices) > len(LETTERS):
-        raise ValueError(f"{where}, choice: there are {len(choices)}, and only {len(LETTERS)} letters")
+        raise ValueError(f"{where}, choice: there are {len(choices)}, but only {len(LETTERS)} letters")
     if sum(choice.is_right for choice in choices) != 1:
         raise ValueError(f"{where}, believes: every choice needs it except one, the right one")
     return Prediction(

@@ -1,7 +1,7 @@
 """Which of an exercise's inputs each rank receives: its own, and only the shapes of the others'.
 
 An answer can read its callers' frames. With the inputs of all ranks, it could compute the result without a single
-message, so each rank receives only its own inputs. The others' are zeros, so `drive` indexes them as usual.
+message, so each rank receives only its own inputs. The others are zeros, so `drive` indexes them as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def apart(value: Any) -> Any:
 
 
 def by_rank(value: Any, rank: int, ranks: int) -> Any:
-    """Return this rank's item of a list, or row of a tensor, that has one per rank; the others are hollow."""
+    """Return a list or tensor that has one item or row per rank, with all but this rank's set to zero."""
     return keep(value, rank)
 
 

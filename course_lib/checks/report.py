@@ -15,7 +15,7 @@ from course_lib.checks.exercise import Case, Cost, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.showing import box, in_notebook, plain, with_code
 
-TOO_MUCH = "the values are right, and it costs more than the exercise allows:"
+TOO_MUCH = "the values are right, but it costs more than the exercise allows:"
 RANK = re.compile(r"^\s+rank (\d+)\s+(\S.*)$")  # a line of the table that shows where each rank waits
 
 
@@ -63,7 +63,7 @@ class Report:
 
     @property
     def finding(self) -> Finding | None:
-        """The finding to show: that of the first failing part."""
+        """The finding of the first failing part, which is the one to show."""
         return next(iter(self.findings.values()), None)
 
     @property

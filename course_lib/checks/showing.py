@@ -12,7 +12,7 @@ CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 DIRECTIONS = "\u202a-\u202e\u2066-\u2069"  # a name could use these to look like a different name
 UNPRINTABLE = re.compile(f"[{CONTROLS}{DIRECTIONS}\ud800-\udfff\ufffe\uffff]")
 
-# The fallbacks are for front ends without JupyterLab's colors. Text stays readable on its background in each pair.
+# The fallbacks are for front ends without JupyterLab's colors. Text is readable on its background either way.
 STYLE = """<style>
 .course-box { border: 1px solid var(--jp-border-color1, #bdbdbd); border-radius: 4px; margin: .3em 0; overflow: hidden;
   max-width: 60em; color: var(--jp-content-font-color1, #212121); background: var(--jp-layout-color0, #fff);

@@ -1,4 +1,4 @@
-"""What learners read of a lesson: the TOML files in `lessons/lesson_NN`, read with errors that name file and key."""
+"""The texts of a lesson, read from the TOML files in `lessons/lesson_NN`. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_exercises(path: Path) -> list[dict[str, Any]]:
 
 
 def read_tables(path: Path, name: str) -> list[tuple[Any, str]]:
-    """Return the tables `[[name]]` of a file, which has no others, and where each one is, for a message."""
+    """Return the `[[name]]` tables of a file, the only ones it may have, each with its place for error messages."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -89,5 +89,5 @@ def _check_values(table: Mapping[Any, Any], kind: type, where: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """Return a text that the file wraps, on one line."""
+    """Return a wrapped text on one line."""
     return " ".join(text.split())

@@ -57,7 +57,7 @@ def result_text(prediction: Prediction, said: Any, came_out: Any) -> str:
 
 
 def result_box(prediction: Prediction, said: Any, came_out: Any) -> str:
-    """Return the result and the answer as a box, with the misconceptions of the other choices folded up."""
+    """Return the result and the answer as a box, with the misconceptions behind the other choices folded."""
     came, chosen = prediction.choice_for(came_out), _chosen(prediction, said)
     right = came is not None and chosen is came
     kind = "neutral" if said is None else "right" if right else "wrong"

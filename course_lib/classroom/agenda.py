@@ -151,7 +151,7 @@ def make_agenda(
 
 
 def choose_exercises(lesson: str, minutes: int | None) -> list[Exercise]:
-    """Return the exercises that best fill this many minutes; the first of equals. The capstone is never split."""
+    """Return the exercises that best fill this many minutes, the first set on a tie. The capstone is never split."""
     known = [exercise for exercise in _by_number() if exercise.lesson == lesson]
     if lesson == CAPSTONE:
         return known

@@ -1,7 +1,7 @@
 """Hand out exercises and collect answers between classes: `course release` and `course collect`.
 
 Students may own the folders that we collect from, and change them while we read. So we follow no links anywhere on the
-path to a file, and refuse a file whose owner differs from that of its folder.
+path to a file, and refuse files that do not belong to the owner of their folder.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Collected:
         nothing = [name for name, lessons in self.missing.items() if len(lessons) == self.lessons]
         if nothing:
             lines.append(f"Handed in nothing: {', '.join(nothing)}")
-        lines += [f"{name}: without {', '.join(some)}" for name, some in self.missing.items() if name not in nothing]
+        lines += [f"{name}: missing {', '.join(some)}" for name, some in self.missing.items() if name not in nothing]
         return "\n".join(lines)
 
 
@@ -166,12 +166,12 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
     Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
-    Without `lessons`, a lesson that no student has handed in is not missing: it may not have been released yet.
+    Without `lessons`, a lesson that no student has handed in does not count as missing: it may not be released yet.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")
     if _one_lies_in_the_other(given, into):
-        raise BadExchange(f"{into}: give a folder that is neither inside {given} nor around it")
+        raise BadExchange(f"{into}: give a folder that is neither inside {given} nor a parent of it")
     notebooks = exercise_notebooks(lessons)
     done = Collected()
     here: dict[str, set[str]] = {name: set() for name in expected}
@@ -191,7 +191,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
 
 
 def _students(given: Path, notebooks: dict[str, Path], done: Collected) -> dict[str, list[Source]]:
-    """Return the notebooks of each student; of several per lesson, the least nested with the shortest name."""
+    """Return each student's notebooks; if a lesson has several, the least nested one with the shortest name."""
     found: dict[str, dict[str, Source]] = {}
     for path in sorted(given.iterdir()):
         name, upload = as_text(path.name), UPLOAD.fullmatch(path.name)
@@ -223,7 +223,7 @@ def _take(each: Source, given: Path, place: Path, exercise: Path, done: Collecte
     elif place.is_file() and place.stat().st_mtime > changed:
         done.newer_here.append(f"{each.student}/{place.name}")
     else:
-        place.parent.parent.mkdir(0o700, parents=True, exist_ok=True)  # one student's work is not for another's eyes
+        place.parent.parent.mkdir(0o700, parents=True, exist_ok=True)  # students must not see each other's work
         write_whole(place, content)
         os.utime(place, (changed, changed))
         done.taken.setdefault(each.student, []).append(place.stem)

@@ -2,9 +2,9 @@
 
 A learner posts `{"code", "name"}` to /join and gets `{"learner", "secret", "class", "name"}`. On /channel, with that
 secret, the learner sends `{"events": [...]}` and the class answers with any of `kept` (ids), `refused` (reasons by id),
-`slowed` (a sentence) and `state` (what the class is asked and asks, where it is, whether this learner's hand is up).
-While `state` has a `trouble`, the class cannot save anything: it accepts no events, and the learner sends them again
-when that is over. A phone's browser does the same with a cookie instead of a secret that its page could read.
+`slowed` (a sentence) and `state` (the current question, learners' questions, where the class is, whether this learner's
+hand is up). While `state` has a `trouble`, the class cannot save anything: it accepts no events, and the learner sends
+them again later. A phone's browser does the same with a cookie instead of a secret that its page could read.
 
 Events are untrusted: we remove control characters, cut long texts, and accept only numbers and headings that the course
 has. The record stores the cleaned event.
@@ -35,10 +35,10 @@ EVENTS_A_SECOND, BURST = 40, 1000  # after the burst, events are accepted at thi
 BYTES_A_SECOND, BURST_OF_BYTES = 64 << 10, 2 << 20  # and so are the bytes of their messages
 MOST_EVENTS = 10_000  # per learner
 MOST_BYTES = 4 << 20  # per learner, while the record is less than half full
-MOST_BYTES_IN_ALL = 1 << 30  # in the record; the other half of it is for `MOST_LEARNERS`, the same for each
-MOST_LEARNERS = 2000  # who can come back; when there are more, whoever did least and is not here has to join again
+MOST_BYTES_IN_ALL = 1 << 30  # in the record; its second half is divided equally among `MOST_LEARNERS`
+MOST_LEARNERS = 2000  # who can come back; beyond that, the absent learner who did the least has to join again
 MOST_CHANNELS = 8  # per learner: a desk, a phone, and tabs that were left open
-MOST_QUESTIONS = 5  # of a learner that are not answered yet
+MOST_QUESTIONS = 5  # unanswered questions per learner
 MOST_CHANNELS_IN_ALL = 1900  # fewer than learners, so that someone can always make room
 
 UNKNOWN_SECRET = 4401  # close code after which a learner must join again
@@ -55,7 +55,7 @@ def clean_text(text: Any, longest: int = LONGEST_TEXT, *, lines: bool = False) -
         return ""
     text = text[: longest if lines else 4 * longest]
     allowed = "\n\t" if lines else ""
-    if not text.translate(dict.fromkeys(map(ord, allowed))).isprintable():  # most are
+    if not text.translate(dict.fromkeys(map(ord, allowed))).isprintable():  # most texts are
         text = "".join(letter if _is_written(letter) or letter in allowed else " " for letter in text)
     return text if lines else " ".join(text.split())[:longest]
 
@@ -131,7 +131,7 @@ def _answered(event: Event, _: Content) -> Event:
     """Leave `said` unchecked: the caller knows the question and checks with `answer`."""
     asked = event.get("asked")
     if not isinstance(asked, str) or not ID.fullmatch(asked):
-        raise Refused("an answer names the question that it is for")
+        raise Refused("an answer must name its question")
     return {"asked": asked, "said": event.get("said")}
 
 
@@ -157,7 +157,7 @@ def _wondered(event: Event, content: Content) -> Event:
 def _seconded(event: Event, _: Content) -> Event:
     question = event.get("question")
     if not isinstance(question, str) or not ID.fullmatch(question):
-        raise Refused("a vote names the question that it is for")
+        raise Refused("a vote must name its question")
     return {"question": question, "on": event.get("on") is True}
 
 

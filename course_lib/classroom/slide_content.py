@@ -36,7 +36,7 @@ class SlideRenderer(IPythonRenderer):
         return mathml(body, display="block")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """Return an external link; a link to a file of the course becomes plain text, because that file is not here."""
+        """Return an external link; a link to a file of the course becomes plain text, because it is not included."""
         return super().link(text, url, title) if url.startswith("https://") else text
 
 

@@ -20,7 +20,7 @@ NEEDS = "slides need an extra package: pip install 'course-lib[teaching]', or in
 
 
 class CannotExport(RuntimeError):
-    """Slides cannot be made here; the message says what is missing."""
+    """Slides cannot be made on this machine; the message says what is missing."""
 
 
 @dataclass

@@ -35,7 +35,7 @@ class Group:
         return ["/bin/sh", "-c", script, "sh", *command]
 
     def out_of_memory(self) -> bool:
-        """Whether the kernel's OOM killer has killed a process of the group."""
+        """Whether the kernel's OOM killer has killed a process in the group."""
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         return any(line.split() > ["oom_kill", "0"] for line in self._lines(name) if line.startswith("oom_kill "))
 
@@ -46,7 +46,7 @@ class Group:
         return next((int(line) / 1e9 for line in self._lines("cpuacct.usage")), None)
 
     def memory(self) -> int:
-        """Return the bytes of memory that its processes use, without the page cache, which the kernel can take back."""
+        """Return the bytes of memory that its processes use, without the page cache, which the kernel can reclaim."""
         lines = [line.split() for line in self._lines("memory.stat")]
         return sum(int(value) for name, value in lines if name in ("total_rss", "total_shmem"))
 

@@ -1,7 +1,7 @@
 """Child processes that handle untrusted submissions, so that the grader never does.
 
 A child is forked from the same fork server as the ranks. It runs one task after another, each with limits. If a
-submission breaks the child, we replace it, and the next submission gets a fresh one.
+submission breaks the child, the next submission gets a fresh one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Allowance:
 
 
 class Child:
-    """One child process and the connection to it. It starts on first use, and restarts after it has died."""
+    """One child process and the connection to it. It starts on first use, and again after it has died."""
 
     def __init__(self, stop: threading.Event, allowance: Allowance | None) -> None:
         self.stop, self.allowance = stop, allowance
@@ -69,7 +69,7 @@ class Child:
             raise
 
     def end(self) -> None:
-        """Kill the child, if it runs."""
+        """Kill the child, if it is running."""
         process, self._process = self._process, None
         if process is not None:
             self._connection.close()

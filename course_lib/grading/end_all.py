@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-END_WITHIN = 10.0  # seconds; usually tenths of one, but a very busy machine needs longer
+END_WITHIN = 10.0  # seconds; usually a fraction of one, but a very busy machine needs longer
 
 
 def children(pid: int) -> list[int]:

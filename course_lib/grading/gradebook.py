@@ -49,7 +49,7 @@ def write_gradebook(records: list[Record], database: str) -> None:
 
 
 def by_assignment(records: list[Record]) -> dict[str, list[Record]]:
-    """Group records by the course's name of the notebook, even if a browser renamed the file to `02_ddp (1)`."""
+    """Group records by the notebook's name in the course, even if a browser renamed the file to `02_ddp (1)`."""
     own = {path.stem[:2]: path.stem for path in sorted((course_folder() / "exercises").glob("*.ipynb"))}
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: (len(record.notebook), record.notebook)):

@@ -31,7 +31,7 @@ from course_lib.grading.secret import derive, secret_of_class, secret_of_number,
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
 from course_lib.version import __version__
 
-SEED = 20  # for tests; each class draws a secret of its own
+SEED = 20  # for tests; each class draws its own secret
 
 
 def grade(
@@ -50,7 +50,7 @@ def grade(
 ) -> str:
     """Grade a folder of submissions, write the results to `out`, and return a summary to print.
 
-    With `part`, grade only those students and write their records; with `merge`, join the records of all parts.
+    With `part`, grade only the students in it and write their records; with `merge`, join the records of all parts.
     """
     if jobs is not None and jobs < 1:
         raise BadSubmissions(f"--jobs {jobs}: give 1 or more")
@@ -106,7 +106,7 @@ class Grader:
     def grade(self, handed: list[SubmittedNotebook], *, again: bool = False, flagged: bool = False) -> list[Record]:
         """Grade what is new, with a progress bar, and return all records in the order of `handed`.
 
-        With `flagged`, also grade again what is flagged; with `again`, everything.
+        With `flagged`, also regrade flagged notebooks; with `again`, regrade everything.
         """
         from tqdm.auto import tqdm
 
@@ -153,7 +153,7 @@ class Grader:
         return records
 
     def write(self, records: list[Record]) -> None:
-        """Write the pages and tables. A child renders each student's page; if that fails, the page says why."""
+        """Write the pages and tables. A child renders each student's page; if that fails, the page gives the reason."""
         child = Child(self._stop, Allowance())
 
         def make(student: str, theirs: list[Record]) -> str:
@@ -169,7 +169,7 @@ class Grader:
             child.end()
 
     def _record(self, handed: SubmittedNotebook, child: Child, again: bool, flagged: bool) -> Record:
-        """Return the saved record of a submission, or grade it. A broken submission affects no other one."""
+        """Return the saved record of a submission, or grade it. A broken submission affects no others."""
         if handed.trouble:
             return Record(handed.student, handed.notebook, "", [], handed.trouble)
         try:
@@ -225,7 +225,7 @@ class Grader:
         return self.runs.run(cells, ours, cases)
 
     def _key_of(self, handed: SubmittedNotebook) -> str:
-        """Return the key that the record of this submission has now; "" if there is no notebook that can be read."""
+        """Return the key that a record of this submission would have now; "" if there is no readable notebook."""
         try:
             return "" if handed.trouble else self._key(handed, handed.content())
         except BadNotebook:
@@ -242,7 +242,7 @@ def _of_others(handed: SubmittedNotebook) -> list[str]:
 
 
 def _digest_of_checks(lesson: str) -> str:
-    """Hash every file and point value that decides what an answer to this lesson earns."""
+    """Hash every file and point value that affects what an answer to this lesson earns."""
     engine, content = (Path(package.__path__[0]) for package in (checks, lessons))
     files = [*engine.glob("*.py"), *engine.glob("inside/*.py"), *content.glob("*.py")]
     files += [file for file in content.glob(f"lesson_{lesson}/*") if file.is_file()]

@@ -1,4 +1,4 @@
-"""Watch the resources of a sandbox from outside, and make sure that nothing of it keeps running."""
+"""Watch the resources of a sandbox from outside, and make sure that nothing in it keeps running."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from course_lib.grading.limits import Limits, uses_more_than
 from course_lib.launchers.process.patience import FairTime, descendants, family
 
 TOO_MUCH_MEMORY = "it used too much memory"
-AT_WORK = 0.1  # of a core: whoever uses less is resting
+AT_WORK = 0.1  # of a core: a sandbox that uses less is resting
 LONG = 5.0  # seconds of rest, less than any time limit on an answer
 
 
 class Guard:
     """Watches the time, memory and output of one sandbox.
 
-    `reason` says why it was ended early, if it was; `by_clock` is True if it hit its time limit.
+    `reason` is why it was ended early, or ""; `by_clock` is True if it hit its time limit.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Guard:
         return whole
 
     def rested(self) -> bool:
-        """Whether it slept, or waited for itself, long enough to explain why it hit a time limit."""
+        """Whether it slept, or its processes waited for each other, long enough to explain a time limit that it hit."""
         return self._rest > LONG
 
     def _note_rest(self) -> None:
@@ -66,7 +66,7 @@ class Guard:
             self._looked = (work.seconds, work.cpu)
 
     def end(self) -> None:
-        """Kill everything: when the sandbox's first process dies, all the others die with it."""
+        """Kill everything: when the sandbox's first process dies, all others die with it."""
         deadline = time.monotonic() + 10
         while self.process.poll() is None and time.monotonic() < deadline:
             for each in list(descendants(self.process.pid)):  # bubblewrap may not have started the first one yet
@@ -97,7 +97,7 @@ class Guard:
 
     def _uses_too_much_memory(self) -> bool:
         inside = list(descendants(self.process.pid))
-        if self.group and self.group.version == 2:  # counts what waits in sockets, too
+        if self.group and self.group.version == 2:  # version 2 counts data in sockets, too
             return self.group.out_of_memory()
         if self.group and self.group.out_of_memory():
             return True

@@ -26,7 +26,7 @@ LONGEST_LINE = 1 << 20  # bytes of output per case
 MOST_PROBLEMS = 10
 LONGEST_TEXT = 2000  # characters of anything we report
 NOT_MEASURED = "Not measured: {}. It earns nothing until your instructor has looked at the code."
-MOST_NAMES = 4  # different exceptions that one notebook is told
+MOST_NAMES = 4  # different exceptions named for one notebook
 NAMED = {
     *("AssertionError", "AttributeError", "ImportError", "IndexError", "KeyError", "ModuleNotFoundError", "NameError"),
     *("RecursionError", "RuntimeError", "TypeError", "UnboundLocalError", "ValueError", "ZeroDivisionError"),
@@ -53,15 +53,15 @@ def render(student: str, records: list[dict[str, Any]]) -> str:
 
 
 class Names:
-    """The exceptions that a student's page names. A submission chooses what it raises, and could leak its inputs that
-    way, so we name only common ones, and only the first few.
+    """The exceptions that a student's page names. A submission chooses what it raises and could leak its inputs that
+    way, so we name only common exceptions, and only the first few.
     """
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def of(self, error: str) -> str:
-        """Return the name of the exception if we tell it, else "an exception"."""
+        """Return the name of the exception if we reveal it, else "an exception"."""
         if error in NAMED and len(self._told | {error}) <= MOST_NAMES:
             self._told.add(error)
             return error
@@ -93,7 +93,7 @@ def what_was_seen(
 
 
 def syntax_errors(cells: list[str]) -> list[str]:
-    """Return a sentence per cell with a syntax error. We compile the cells here and do not trust the sandbox."""
+    """Return a sentence per cell with a syntax error. We compile the cells here, because the sandbox is untrusted."""
     found = []
     for number, cell in enumerate(cells, 1):
         try:
@@ -108,7 +108,7 @@ def syntax_errors(cells: list[str]) -> list[str]:
 
 
 def _raised(error: Any, names: Names) -> str:
-    """Say what a cell raised. We omit its number: only the submission knows it, and could use it to leak data."""
+    """Return what a cell raised, without its number: only the submission knows it, and could use it to leak data."""
     if str(error) in ("SyntaxError", "IndentationError", "TabError"):
         return ""
     return f"One of its cells raised {names.of(str(error))}: restart the kernel and run all cells to see which."
@@ -136,12 +136,12 @@ def _mark(exercise: Exercise, cases: list[Case], outcomes: dict[tuple[str, int],
 
 
 def _noticed(exercise: Exercise, case: Case, outcome: Outcome) -> str:
-    """Return what makes the meters unbelievable: what was noticed on a rank, or costs that no answer can do without."""
+    """Return why the meters cannot be trusted: what was noticed on a rank, or "too little" for impossibly low costs."""
     if outcome.noticed or outcome.kind != "returned" or not exercise.costs:
         return outcome.noticed
     try:
         costs = exercise.costs(case, outcome.decoded())
-    except Exception:  # wrong in another way, too
+    except Exception:  # its values are wrong, too
         return ""
     return "too little" if any(cost.spent < cost.at_least for cost in costs) else ""
 
@@ -160,12 +160,12 @@ def believable(outcome: Outcome, case: Case) -> Outcome:
 
 
 def remark(finding: Finding, names: Names) -> str:
-    """Return what a student may know of a failed case: the idea, but no inputs or expected values, and no number that
-    the submission could choose, because that could leak the seed of the inputs.
+    """Return what a student may know about a failed case: the idea, but no inputs or expected values, and no number
+    that the submission could choose, because that could leak the seed of the inputs.
     """
     outcome = finding.outcome
     text = {
-        "returned": "It runs, and its result is wrong.",
+        "returned": "It runs, but its result is wrong.",
         "raised": f"It raises {names.of(outcome.error)}.",
         "stuck": "Its ranks wait forever.",
         "slow": "It was stopped because it took too long.",
@@ -174,14 +174,14 @@ def remark(finding: Finding, names: Names) -> str:
         "missing": "It did not run to the end.",
     }.get(outcome.kind, "It could not be run.")
     if finding.costs:
-        text = "The values are right, and it costs more than the exercise allows."
+        text = "The values are right, but it costs more than the exercise allows."
     if not finding.cause:
         return text
     return _cause(finding) if outcome.kind == "returned" else f"{text} {_cause(finding)}"
 
 
 def _cause(finding: Finding) -> str:
-    """Return why a case fails. A student's page shows no cases, so we drop the remark about others."""
+    """Return why a case fails. A student's page shows no cases, so we drop the remark about other cases."""
     return finding.cause.removeprefix(IN_OTHERS)
 
 

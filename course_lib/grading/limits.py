@@ -1,4 +1,4 @@
-"""The limits of a submission, and a measure of the memory that its processes use together."""
+"""The limits of a submission, and a measure of the total memory of its processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIGABYTE = 1 << 30
 class Limits:
     """The resources that one submission may use."""
 
-    seconds: float = 60.0  # of possible work: time lost to a busy machine does not count
+    seconds: float = 60.0  # in which it could run: time lost to a busy machine does not count
     memory: int = 16 * GIGABYTE  # mapped per process: torch with CUDA maps several GB on import
     total_memory: int = 4 * GIGABYTE  # in use, over all processes
     processes: int = 200
@@ -49,7 +49,7 @@ QUEUES = re.compile(r"^ *\d+: \S+ \S+ [0-9A-F]{2} ([0-9A-F]{8}):([0-9A-F]{8}) ",
 def uses_more_than(limit: int, pids: list[int], counted: int | None = None) -> bool:
     """Whether these processes use more memory than `limit`. Shared memory counts once; socket buffers count, too.
 
-    `counted` is what a control group says of their memory. Without one, the quick sum counts shared memory once per
+    `counted` is the memory that a control group reports. Without one, the quick sum counts shared memory once per
     process. The exact sum makes the kernel walk all pages, so we compute it only if the quick sum exceeds the limit.
     """
     sockets = max(sockets_of(pids[-1]) * SOCKET, queued_in(pids[-1])) if pids else 0
@@ -59,7 +59,7 @@ def uses_more_than(limit: int, pids: list[int], counted: int | None = None) -> b
 
 
 def own_and_shared(pid: int) -> int:
-    """Return the bytes of a process that no file backs: private and shared memory, and what of it was swapped out."""
+    """Return the bytes of a process that no file backs: private and shared memory, including what was swapped out."""
     return sum(_kilobytes(f"/proc/{pid}/status", name) for name in ("RssAnon", "RssShmem", "VmSwap")) << 10
 
 
@@ -78,7 +78,7 @@ def sockets_of(pid: int) -> int:
 
 
 def queued_in(pid: int) -> int:
-    """Return the bytes that wait in the TCP sockets of a process's network namespace; 0 if it is not a sandbox's.
+    """Return the bytes queued in the TCP sockets of a process's network namespace; 0 if it is not a sandbox's.
 
     TCP sockets grow their buffers to megabytes on their own.
     """

@@ -48,7 +48,7 @@ DARK = {
 
 
 def write_pages(records: list[Record], out: Path, make: Callable[[str, list[Record]], str] | None = None) -> None:
-    """Write `pages/STUDENT.html`, rendered by `make`, per student, and `index.html` and `grades.csv` for the class."""
+    """Write a page per student, rendered by `make`, to `pages/`, and `index.html` and `grades.csv` for the class."""
     folder = out / "pages"
     folder.mkdir(parents=True, exist_ok=True)
     for student in by_student(records):

@@ -1,4 +1,4 @@
-"""Grade a class in parts, on as many machines as there are, and merge the parts.
+"""Grade a class in parts, on any number of machines, and merge the parts.
 
 A part is a fixed set of students, chosen by a hash of their names: it does not depend on who else has handed in, on the
 machine, or on the order in which parts run. Each part leaves one file of records, and merging runs no submission.
@@ -49,7 +49,7 @@ def write_part(out: Path, part: Part, checks: str, records: list[Record]) -> Non
 
 
 def read_parts(out: Path, checks: str) -> dict[tuple[str, str], Record]:
-    """Return the records of all parts by student and notebook. Raises `BadSubmissions` if they do not fit together."""
+    """Return the records of all parts by student and notebook. Raises `BadSubmissions` if they do not match."""
     files = sorted((out / FOLDER).glob("*-of-*.json"))
     if not files:
         raise BadSubmissions(f"there are no parts in {out / FOLDER}: grade them first, with --part 1/8 to --part 8/8")
@@ -57,7 +57,7 @@ def read_parts(out: Path, checks: str) -> dict[tuple[str, str], Record]:
     counts = sorted({part.of for part, _, _ in read.values()})
     if len(counts) > 1:
         told = ", ".join(map(str, counts))
-        raise BadSubmissions(f"{out / FOLDER} has parts of {told}: remove the files of all divisions but one")
+        raise BadSubmissions(f"{out / FOLDER} has parts of {told}: remove all files except those of one division")
     missing = sorted(set(range(1, counts[0] + 1)) - {part.number for part, _, _ in read.values()})
     if missing:
         raise BadSubmissions(f"part {Part(missing[0], counts[0])} is missing: grade it with --part, then merge again")

@@ -25,7 +25,7 @@ IDENTITY = {
     "canvas": ("Student", "ID", "SIS User ID", "SIS Login ID", "Section"),
 }
 SIS = ("SIS User ID", "SIS Login ID")
-POINTS_POSSIBLE = "Points Possible"  # Canvas: the row below the header starts with this
+POINTS_POSSIBLE = "Points Possible"  # in Canvas, the row below the header starts with this
 LARGEST = 20 << 20  # bytes of an export
 
 
@@ -41,9 +41,10 @@ class Gradebook:
     rows: list[dict[str, str]] = field(default_factory=list)
 
     def row_of(self, student: str) -> dict[str, str] | None:
-        """Return the only row with this login, number or address, else with this name; None if there is no such row.
+        """Return the row with this login, number or address, or else with this name; None unless exactly one matches.
 
-        Students may choose the name that is shown: nobody's mark gets lost because another took their login as a name.
+        Students may choose their display name. Logins come first, so nobody loses a mark to someone who took their
+        login as a name.
         """
         for texts in (_logins, _full_names):
             found = [row for row in self.rows if student.casefold() in texts(row)]
@@ -60,9 +61,7 @@ def read_students(path: str, platform: str) -> Gradebook:
         columns, *rows = csv.reader(io.StringIO(text), strict=True)
     except (OSError, ValueError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a CSV table in UTF-8"
-        raise BadStudents(
-            f"--students {path}: {why}; give the gradebook that {platform.title()} has exported"
-        ) from None
+        raise BadStudents(f"--students {path}: {why}; give the gradebook that {platform.title()} exported") from None
     columns = [column.strip() for column in columns]
     if not set(columns) & set(IDENTITY[platform]):
         known = ", ".join(IDENTITY[platform])

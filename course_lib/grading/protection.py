@@ -16,7 +16,7 @@ from course_lib.grading.limits import Limits
 
 @dataclass(frozen=True)
 class Protection:
-    """A protection and whether it works here; if not, `otherwise` says what happens instead."""
+    """A protection and whether it works here; if not, `otherwise` is what happens instead."""
 
     what: str
     holds: bool

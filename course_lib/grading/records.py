@@ -28,7 +28,7 @@ class Mark:
         return sum(self.parts.values())
 
     def is_possible(self) -> bool:
-        """Whether an exercise can earn these points. A file may say anything, such as 1000 or NaN."""
+        """Whether an exercise can earn these points. A file may contain anything, such as 1000 or NaN."""
         most = exercises()[self.number].parts
         return (
             self.parts.keys() == most.keys()
@@ -52,7 +52,7 @@ class Record:
 
     @property
     def flagged(self) -> bool:
-        """Whether a time limit decided any of it, or something could not be measured: the points may be too few."""
+        """Whether a time limit affected the points, or something could not be measured: they may be too few."""
         return self.stopped_by_clock or any(mark.by_clock or mark.not_measured for mark in self.marks)
 
     @property
@@ -77,7 +77,7 @@ class Record:
         return cls(**{**fields, "marks": [Mark(**mark) for mark in fields["marks"]]})
 
     def is_possible(self) -> bool:
-        """Whether grading could have made this record: texts, and for every part whole points up to its maximum."""
+        """Whether grading could have made this record: all texts are strings, and each mark is possible."""
         texts = (self.student, self.notebook, self.key, self.problem)
         numbers = [mark.number for mark in self.marks]
         return (

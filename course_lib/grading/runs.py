@@ -1,6 +1,6 @@
 """Run submissions in sandboxes, several at a time. One that hits a time limit is rerun alone, with more time.
 
-One that slept is not rerun: a busy machine slows down only what computes, so it would sleep again.
+A submission that slept is not rerun: a busy machine slows down only computing, so it would sleep again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Runs:
         if self.stop.is_set() or first.rested or not (whole or slow):
             return dataclasses.replace(first, by_clock=whole)
         again = self._run_alone(cells, [each for each in ours if whole or each.number in slow], cases)
-        lines = again.lines if whole else first.lines + again.lines  # of two lines for a case, the last counts
+        lines = again.lines if whole else first.lines + again.lines  # if a case has two lines, the last counts
         return dataclasses.replace(again, lines=lines, by_clock=again.by_clock or stopped_cell(again))
 
     def _run_alone(

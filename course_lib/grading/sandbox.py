@@ -44,9 +44,7 @@ class SandboxResult:
     lines: list[bytes]
     reason: str = ""
     by_clock: bool = False  # whether a time limit was the only reason
-    rested: bool = (
-        False  # whether it used little CPU in the time it had: a rerun on a quieter machine would do the same
-    )
+    rested: bool = False  # whether it used little CPU for a long time: a rerun on a quieter machine would do the same
 
 
 def run(
@@ -95,10 +93,10 @@ START = "import sys, importlib; sys.path.insert(0, sys.argv[1]); importlib.impor
 
 
 def allow_many_files() -> None:
-    """Raise this process's limit of open files as far as it may go.
+    """Raise this process's limit on open files as far as possible.
 
-    Without root, submissions are the same user as we are. One of them can bring the number of descriptors that are on
-    their way between this user's processes up to its own limit, and only whoever may open more still gets any across.
+    Without root, submissions run as our user. One of them can fill the number of descriptors in transit between this
+    user's processes up to its own limit, and then only processes with a higher limit can still pass any.
     """
     import resource
 
@@ -125,7 +123,7 @@ def check_sandbox() -> None:
 
 
 def try_inside(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in a sandbox like that of a submission."""
+    """Run a command in a sandbox like a submission's."""
     guarded = seccomp.open_filter()
     passed = [] if guarded is None else [guarded]
     try:
@@ -151,12 +149,12 @@ def shows(path: Path) -> bool:
 
 
 def _bubblewrap(limits: Limits, number: int, guarded: int | None = None) -> list[str]:
-    """Return the prefix that runs a command in a sandbox; `guarded` is the file descriptor of the seccomp filter."""
+    """Return the command prefix that starts a sandbox; `guarded` is the file descriptor of the seccomp filter."""
     root = os.geteuid() == 0
     command = ["bwrap", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--die-with-parent", "--new-session", "--clearenv", "--hostname", "sandbox"]
     # Without root, bubblewrap's own first process would have the submission's user id: a submission could write into
-    # its memory, and to the pipe on which we read what it did.
+    # its memory, and to the pipe from which we read the results.
     command += [] if root else ["--unshare-user", "--disable-userns", "--as-pid-1"]
     command += [] if guarded is None else ["--seccomp", str(guarded)]
     command += ["--proc", "/proc", "--dev", "/dev"]

@@ -28,17 +28,17 @@ REFUSED = {
     **{"kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106)},
     **{"reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60)},
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266)},
-    # A thread of low priority waits for a core whenever others work, and our clock does not count such waits.
+    # A low-priority thread waits for a core whenever others work, and our clock does not count this waiting.
     **{"setpriority": (141, 140), "sched_setparam": (142, 118), "sched_setscheduler": (144, 119)},
     **{"sched_setattr": (314, 274), "ioprio_set": (251, 30)},
-    # Resources that the whole machine, or all processes of a user, share; and writing everybody's files to disk.
+    # Resources shared by the whole machine or by all processes of a user, and writing everybody's files to disk.
     **{"io_setup": (206, 0), "inotify_init": (253, 26), "inotify_init1": (294, 26)},
     **{"sync": (162, 81), "syncfs": (306, 267)},
 }
 CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
 VFORK = 58  # on x86_64; aarch64 has only the flag
-# Flags of `clone`: those that create a namespace, and CLONE_VFORK, with which a parent waits as if for a disk, and our
-# clock does not count that. Python's subprocess falls back to fork.
+# Flags of `clone`: those that create a namespace, and CLONE_VFORK, which makes a parent wait as if for a disk, so that
+# our clock does not count the time. Python's subprocess falls back to fork.
 NOT_CLONED = 0x7E02_0000 | 0x4000
 FAMILIES = (1, 2, 10, 16)  # of sockets: unix, IPv4, IPv6, and netlink, which lists network interfaces
 MACHINES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}  # column above, and AUDIT_ARCH constant

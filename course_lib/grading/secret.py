@@ -1,6 +1,6 @@
 """The secret of a class, from which every test input is derived.
 
-One leaked input must not help anybody: each exercise of each submission gets a seed of its own, an HMAC of the secret.
+A leaked input must not help anybody, so each exercise of each submission gets its own seed, an HMAC of the secret.
 A student who learns the inputs of one submission knows nothing about those of the next, not even of their own.
 """
 
@@ -41,27 +41,27 @@ def secret_of_number(seed: int) -> bytes:
 
 
 def derive(secret: bytes, *about: str | bytes) -> bytes:
-    """Return 32 bytes for this purpose. Without the secret, they say nothing about those of another purpose."""
+    """Return 32 bytes for this purpose. Without the secret, they reveal nothing about other purposes."""
     parts = [part.encode(errors="surrogatepass") if isinstance(part, str) else part for part in about]
     message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)  # ("ab", "c") is not ("a", "bc")
     return hmac.digest(secret, message, "sha256")
 
 
 def seed_of_inputs(secret: bytes, number: str, student: str, content: bytes) -> int:
-    """Return the seed of an exercise's inputs for one submission: 128 bits, and a leading one."""
+    """Return the seed of an exercise's inputs for one submission: 128 bits after a leading 1."""
     return int.from_bytes(b"\x01" + derive(secret, "inputs", number, student, content)[: BITS // 8], "big")
 
 
 def _advice(path: Path) -> str:
     return (
-        "restore it, because marks are comparable only on inputs from the same seed. Or remove it, and every "
-        f"notebook in {path.parent} is graded anew, on new inputs"
+        "restore it, because marks are comparable only on inputs from the same seed. Or remove it: every "
+        f"notebook in {path.parent} is then regraded, on new inputs"
     )
 
 
 def _create(path: Path, text: str) -> None:
-    """Create a file with this content, unless another grader is faster. No reader ever sees half of it."""
-    path.parent.mkdir(0o700, parents=True, exist_ok=True)  # marks and pages are for nobody else on this machine
+    """Create a file with this content, unless another grader is faster. Readers never see a partial file."""
+    path.parent.mkdir(0o700, parents=True, exist_ok=True)  # nobody else on this machine may read marks and pages
     aside = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         aside.touch(0o600, exist_ok=False)

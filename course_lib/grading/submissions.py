@@ -22,7 +22,7 @@ from course_lib.checks.showing import UNPRINTABLE
 
 LONGEST = 100  # bytes; temporary files add a suffix, and file systems allow 255
 PLAIN = re.compile(r"[\w(][\w .,'()@+-]*(?<![ .])")
-NOT_A_NAME = re.compile(rf"[\t\n]|{UNPRINTABLE.pattern}")  # nothing that a terminal obeys
+NOT_A_NAME = re.compile(rf"[\t\n]|{UNPRINTABLE.pattern}")  # what a terminal could interpret
 RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)([. ].*)?", re.IGNORECASE)  # reserved on Windows
 
 
@@ -44,11 +44,11 @@ def file_name(text: str) -> str:
     return f"{re.sub('[^A-Za-z0-9]+', '_', text)[:40]}~{digest}"
 
 
-MOST_FILES = 10_000  # that we look at, per student
+MOST_FILES = 10_000  # that we read per student
 LARGEST = 20 << 20  # bytes of a notebook
 LONGEST_TEXT = 1000  # characters of file names in a message
-NOTHING = "Nothing was handed in: there is no notebook of the exercises, under the name it had there, in the folder."
-NO_FILE = "it is not a notebook: not a file that can be read, or a link to another one"
+NOTHING = "Nothing was handed in: the folder has no notebook from exercises/ under its original name."
+NO_FILE = "it is not a notebook: it is not a readable file, or it is a link to another one"
 
 
 class BadSubmissions(ValueError):
@@ -63,7 +63,7 @@ class SubmittedNotebook:
     path: Path
     folder: Path  # the student's
     others: tuple[Path, ...] = ()
-    trouble: str = ""  # why there is no notebook to grade, if so
+    trouble: str = ""  # why there is no notebook to grade; "" if there is one
 
     @property
     def notebook(self) -> str:
@@ -96,8 +96,8 @@ class SubmittedNotebook:
 def open_inside(folder: Path, path: Path) -> int:
     """Open a file below a student's folder for reading. Raises `OSError` if the folder, or any on the way, is a link.
 
-    They were folders when we scanned them, and may have become links to someone else's files since. So we open one
-    after the other, each relative to the last one, and never resolve a path as a whole.
+    They were folders when we scanned them, but may have become links to someone else's files since. So we open them
+    one by one, each relative to the last, and never resolve a whole path.
     """
     kind = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # do not block on a pipe
     names = [folder.name, *path.relative_to(folder).parts]
@@ -114,10 +114,10 @@ def open_inside(folder: Path, path: Path) -> int:
 
 
 def find_submissions(folder: Path, wanted: Callable[[str], bool] | None = None) -> list[SubmittedNotebook]:
-    """Return one notebook per student and lesson. Each folder directly inside `folder` is a student.
+    """Return one notebook per student and lesson. Each folder directly inside `folder` belongs to a student.
 
-    `wanted` says by name which students to look at; by default, all of them.
-    Of several notebooks, the least nested one with the shortest name wins, which skips copies of earlier days.
+    `wanted` selects students by name; by default, all of them.
+    If there are several notebooks, the least nested one with the shortest name wins, which skips old copies.
     """
     if not folder.is_dir():
         raise BadSubmissions(f"{folder} is not a folder: give the one that has a folder for each student")
@@ -128,7 +128,7 @@ def find_submissions(folder: Path, wanted: Callable[[str], bool] | None = None) 
             found += _of_student(student, path, lessons)
     if wanted is None and all(each.trouble for each in found):
         raise BadSubmissions(
-            f"{folder} has no exercises in it: it should have a folder for each student, and in it their notebooks, "
+            f"{folder} has no exercises in it: it should have a folder for each student that contains their notebooks, "
             "under the names they had in exercises/"
         )
     return found
@@ -146,7 +146,7 @@ def _students(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _of_student(student: str, folder: Path, lessons: set[str]) -> list[SubmittedNotebook]:
-    """Return a notebook per lesson, or one entry that says why there is none."""
+    """Return a notebook per lesson, or one entry with the reason why there is none."""
     if folder.is_symlink():
         return [
             SubmittedNotebook(student, folder, folder, trouble="Not graded: the folder is a link to another place.")

@@ -17,7 +17,7 @@ LEFT_OUT = "-"  # shown instead of points for an exercise not attempted
 
 @dataclass(frozen=True)
 class Flag:
-    """A result to look at: a time limit decided it, or what it costs could not be measured."""
+    """A result to check: a time limit affected it, or its cost could not be measured."""
 
     where: str  # notebook or exercise
     what: str  # "the whole notebook", or the parts
@@ -63,7 +63,7 @@ class Student:
 
 @dataclass(frozen=True)
 class Mistake:
-    """The students who made a known mistake; without a cause, those who lost points for other reasons."""
+    """The students who made a known mistake, or, without a cause, those who lost points for other reasons."""
 
     number: str
     cause: str
@@ -72,7 +72,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a chart: `count` students have what `label` says; `told` is the label in words."""
+    """One bar of a chart: `count` students are in the group that `label` names; `told` is the label in words."""
 
     label: str
     told: str
@@ -97,7 +97,7 @@ def points_in_all(numbers: list[str]) -> int:
 
 
 def flags_of(record: Record) -> list[Flag]:
-    """Return everything in a notebook that a time limit decided or that could not be measured."""
+    """Return everything in a notebook that a time limit affected or that could not be measured."""
     whole = [Flag(record.notebook, "the whole notebook")] if record.stopped_by_clock else []
     late = [Flag(mark.number, ", ".join(mark.by_clock)) for mark in record.marks if mark.by_clock]
     blind = [Flag(mark.number, f"not measured: {', '.join(mark.not_measured)}") for mark in record.marks]
@@ -165,7 +165,7 @@ def mean(numbers: list[int]) -> float:
 
 
 def table(records: list[Record]) -> str:
-    """Return the CSV: a row per student, a column per exercise, then time-limit flags and notebook problems."""
+    """Return the CSV: a row per student, a column per exercise, then flags and notebook problems."""
     numbers = exercises_of(records)
     text = io.StringIO()
     writer = csv.writer(text)

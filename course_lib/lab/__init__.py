@@ -16,13 +16,13 @@ __all__ = ["BadDesk", "LabMissing", "open_lab", "update_desk"]
 
 
 class LabMissing(RuntimeError):
-    """The lab cannot open. The sentence says what to install."""
+    """The lab cannot open; the message says what to install."""
 
 
 def open_lab(
     port: int = 8888, browser: bool = True, desk: str | None = None, join: Callable[[Path], str] | None = None
 ) -> int:
-    """Put what is missing on the desk, and serve it with the home page in front. Returns JupyterLab's exit status.
+    """Add missing notebooks to the desk, and open it in JupyterLab at the home page. Returns JupyterLab's exit status.
 
     `join` is called with the desk's folder before it opens, and returns a message about the class to print.
     """
@@ -41,7 +41,7 @@ def open_lab(
 
 
 def update_desk(desk: str | None = None) -> str:
-    """Update a desk to the installed version of the course, and return what was done; the learner's cells stay."""
+    """Update a desk to the installed version of the course, and return what was done. It keeps the learner's cells."""
     place = choose_desk(desk)
     if not place.exists:
         raise BadDesk(f"there is no desk at {place.folder}: `course lab` creates one, or give your folder with --desk")

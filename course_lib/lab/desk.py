@@ -21,7 +21,7 @@ FORMAT = 1  # the version of the state file's format
 
 
 class BadDesk(RuntimeError):
-    """A folder cannot be the desk. The sentence says why, and what to do."""
+    """The folder cannot be a desk; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Memory:
 
 def choose_desk(requested: str | None) -> Desk:
     """Return the desk in the given folder. By default, it is the desk that contains the current folder, or `work` in
-    the clone that does, or `work` here. Raises `BadDesk` if the folder cannot be a desk.
+    the clone that contains it, or `work` here. Raises `BadDesk` if the folder cannot be a desk.
     """
     folder = _default(Path.cwd()) if requested is None else Path(requested).expanduser().absolute()
     folder = Path(os.path.normpath(folder))
@@ -88,7 +88,7 @@ def _clone_around(place: Path) -> Path | None:
 
 
 def recall(desk: Desk) -> Memory:
-    """Return what was laid out, or an empty `Memory` if it is unreadable. Raises `BadDesk` if a newer course did it."""
+    """Return what was laid out, or an empty `Memory` if unreadable. Raises `BadDesk` if a newer course laid it out."""
     try:
         state = json.loads(desk.memory.read_bytes())
         version, form = str(state["version"]), int(state["format"])
@@ -135,8 +135,8 @@ class Report:
 
     is_new: bool  # whether the desk is new
     added: list[str] = field(default_factory=list)  # notebooks that were missing
-    renewed: dict[str, int] = field(default_factory=dict)  # updated notebooks, with the number of the learner's cells
-    kept_beside: dict[str, str] = field(default_factory=dict)  # updated notebooks, with the new name of the learner's
+    renewed: dict[str, int] = field(default_factory=dict)  # updated notebooks -> number of the learner's cells
+    kept_beside: dict[str, str] = field(default_factory=dict)  # updated notebooks -> new name of the learner's copy
     waiting: list[str] = field(default_factory=list)  # newer in the course, but changed by the learner
     retained: list[str] = field(default_factory=list)  # no longer in the course, but changed by the learner
 
@@ -192,7 +192,7 @@ def _bring(desk: Desk, memory: Memory, name: str, course: Notebook, update: bool
     else:
         yours = _yours(place)
         if yours is not None and not is_changed(yours, new):
-            pass  # already up to date, although our record says otherwise
+            pass  # already up to date, although our record differs
         elif yours is not None and before is not None and not is_changed(yours, before):
             write_to_desk(place, _packed(merge(yours, before, course).notebook))
             report.renewed[name] = 0
@@ -243,7 +243,7 @@ def _yours(place: Path) -> Notebook | None:
 
 
 def _free_name(place: Path) -> Path:
-    """Return the first unused name of: 02_ddp (yours).ipynb, 02_ddp (yours 2).ipynb, ..."""
+    """Return the first unused name among 02_ddp (yours).ipynb, 02_ddp (yours 2).ipynb, ..."""
     number, path = 1, place.with_name(f"{place.stem} (yours){place.suffix}")
     while path.exists():
         number += 1

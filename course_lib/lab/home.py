@@ -1,4 +1,4 @@
-"""The home page of a desk: its lessons with their minutes, what is done of each, and what comes next.
+"""The home page of a desk: its lessons with their minutes, what is done in each, and what comes next.
 
 Everything is read from the desk's notebooks and its progress file. Nothing here imports PyTorch: the page is the first
 thing a learner sees. The page asks for `course/home`, which this module adds to the Jupyter server as an extension.
@@ -38,7 +38,7 @@ class Step:
 
 
 def home(folder: Path) -> dict[str, Any]:
-    """Return what the home page shows of the desk in a folder."""
+    """Return what the home page shows about the desk in this folder."""
     progress = _progress(folder)
     lessons = [_lesson(folder, number, progress) for number in ROWS]
     lessons = [lesson for lesson in lessons if lesson["path"]]
@@ -143,7 +143,7 @@ def _load_jupyter_server_extension(app: Any) -> None:
     folder = desk_folder()
 
     class Home(APIHandler):
-        """`GET`: the lessons, what is done of them, and what comes next."""
+        """`GET`: the lessons, what is done in them, and what comes next."""
 
         @authenticated
         def get(self) -> None:

@@ -1,7 +1,7 @@
 """Merge what a learner has written in a notebook into a newer version of that notebook.
 
-We do not store the original version: a hash of each of its cells tells which cells are unchanged, and so belong to the
-course, and which are the learner's.
+We do not store the original version, only a hash of each of its cells. A cell with the same hash is unchanged and
+belongs to the course; the others are the learner's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITTEN = "written"
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A cell as it was put on the desk: enough to find it again, and to tell whether it has changed."""
+    """A cell as it was put on the desk: enough to find it again, and to see whether it has changed."""
 
     id: str
     name: str  # nbgrader's name of an answer or check, which stays the same when cells are added
@@ -64,7 +64,10 @@ def without_outputs(notebook: Notebook) -> Notebook:
 
 
 def is_changed(yours: Notebook, before: list[LaidOut]) -> bool:
-    """Return whether a learner has written anything. Opening or running the file, or adding an empty cell, is not."""
+    """Return whether a learner has written anything.
+
+    Opening or running the file, or adding an empty cell, does not count.
+    """
     now = [_hash(cell) for cell in yours["cells"] if _hash(cell) != EMPTY]
     return now != [cell.hash for cell in before if cell.hash != EMPTY]
 
@@ -104,13 +107,13 @@ class _Cells:
         self.course = course
         self.learner_cells, self.conflicts = 0, 0
         self._placed: dict[int, Cell] = {}
-        self._added: dict[int, list[Cell]] = defaultdict(list)  # by the cell of ours that they follow; -1 is the top
+        self._added: dict[int, list[Cell]] = defaultdict(list)  # by the index of the cell above; -1 is the top
         self._removed: set[int] = set()
         self._last_placed = -1
         self._ids = {cell.get("id") for cell in course}
 
     def add(self, cell: Cell, old: LaidOut | None, new: int | None) -> None:
-        """Add a learner's cell; `old` is its original, and `new` its index in the new notebook, or None without one."""
+        """Add a learner's cell; `old` is its original, and `new` its index in the new notebook, if there are any."""
         changed = old is None or _hash(cell) != old.hash
         if new is not None:
             self._last_placed = new
@@ -193,7 +196,7 @@ def _pairs(cells: list[LaidOut], candidates: list[LaidOut], *by: str) -> dict[in
 def _pairs_of_versions(before: list[LaidOut], now: list[LaidOut]) -> dict[int, int]:
     """Match the cells of an older version of the course with those of a newer one.
 
-    Ids say little: they are numbers, and an added cell shifts all those below it. A cell whose text has changed is
+    Ids do not help: they are numbers, and an added cell shifts all those below it. A cell whose text has changed is
     found by its place between two unchanged ones.
     """
     pairs = _pairs(before, now, "name", "hash")
@@ -215,7 +218,7 @@ def _with_outputs(course: Cell, yours: Cell) -> Cell:
 
 
 def _with_text(course: Cell, yours: Cell) -> Cell:
-    """Return a learner's cell with our id and metadata; if they changed its type, only with our id."""
+    """Return a learner's cell with the course's id and metadata, or, if the learner changed its type, only the id."""
     if yours.get("cell_type") != course.get("cell_type"):
         return {**yours, "id": course.get("id")}
     return {**_with_outputs(course, yours), "source": yours.get("source", "")}

@@ -1,7 +1,7 @@
 """Start JupyterLab in half the time: `python -m course_lib.lab.server` takes the same options as `jupyter lab`.
 
 When imported, jsonschema builds a parser for RFC 3987 addresses in notebooks, which takes two seconds of CPU time. We
-hide the package that it needs for that; no notebook of ours has such addresses.
+hide the package that it needs for that, because our notebooks contain no such addresses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebso
 class PromptConnection(ZMQChannelsWebsocketConnection):
     """The connection between a page and its kernel, which sends every message immediately (TCP_NODELAY).
 
-    Otherwise a second small message waits until the page acknowledges the first, and the page delays that: 40 ms on
-    Linux, for each redraw of a widget.
+    Otherwise, a second small message waits until the page acknowledges the first one, which costs 40 ms on Linux for
+    each redraw of a widget.
     """
 
     def connect(self) -> asyncio.Future[None] | None:

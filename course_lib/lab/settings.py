@@ -12,7 +12,7 @@ from course_lib.course_files import PACKAGE
 from course_lib.lab.desk import Desk, write_to_desk
 
 CONFIG = Path(__file__).resolve().parent / "jupyter"
-# Plain JavaScript: nothing is built.
+# Plain JavaScript, without a build step.
 EXTENSIONS = [PACKAGE / "lab" / "labextensions", PACKAGE / "classroom" / "learner" / "labextensions"]
 FIRST_LESSON = "notebooks/00_start_here.ipynb"
 WORKSPACE = "default"

@@ -1,4 +1,4 @@
-"""What Jupyter gives a cell on top of Python: `get_ipython`, `display`, and `await` outside of a function.
+"""What Jupyter adds to Python in a cell: `get_ipython`, `display`, and `await` outside of a function.
 
 There is no Jupyter here, so magics do nothing, except for those that run the code after them.
 """
@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from typing import Any
 
-RUN_THEIR_CODE = ("time", "capture", "prun")  # in the namespace of the cells, so the names it defines stay
+RUN_THEIR_CODE = ("time", "capture", "prun")  # in the cells' namespace, so the names it defines remain
 
 
 def new_names() -> dict[str, Any]:
@@ -43,7 +43,7 @@ class Shell:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shell, ()  # an answer with a magic must not take the whole notebook to its ranks
+        return Shell, ()  # pickling an answer that uses a magic must not pickle the whole notebook
 
     def run_line_magic(self, magic: str, line: str, *_: Any, **__: Any) -> None:
         """Do nothing, except that `%time x = f()` runs its statement."""

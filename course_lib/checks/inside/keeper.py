@@ -1,5 +1,6 @@
-"""Hand each rank its own inputs, once. It claims them before any code of the submission runs on it, and gets those of a
-case when the answer is unpacked.
+"""Hand each rank its own inputs, once.
+
+A rank claims its inputs before any submitted code runs on it, and receives those of a case once the answer is unpacked.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ FEWER_FILES = 4096  # half of what `Limits` allows
 
 @dataclass(frozen=True)
 class PerRank:
-    """The inputs of one case, pickled separately for each rank, so that only that rank reads them.
+    """The inputs of one case, pickled separately for each rank, so that each rank can read only its own.
 
-    If `confined`, ranks share no files while they work on it.
+    If `confined`, ranks share no files while they work on the case.
     """
 
     inputs: Sequence[bytes]
@@ -43,31 +44,31 @@ class Parcel:
 
     address: Any
     token: str
-    confined: bool = False  # whether each rank keeps to a folder of its own
+    confined: bool = False  # whether each rank is confined to its own folder
 
     def claim(self, rank: int) -> Claim:
-        """Claim this rank's inputs. Nobody else can claim them after that, and they stay with the keeper for now."""
+        """Claim this rank's inputs. Nobody else can claim them after that; the keeper holds them until `next_case`."""
         keeper = Client(self.address)
         keeper.send_bytes(json.dumps([self.token, rank]).encode())
         if keeper.recv_bytes() != CLAIMED:
-            raise EOFError("the keeper has said something else")
+            raise EOFError("the keeper did not confirm the claim")
         return Claim(keeper)
 
 
 class Claim:
-    """A rank's connection to the keeper, from which it gets its inputs, one case after the other."""
+    """A rank's connection to the keeper, which sends its inputs one case at a time."""
 
     def __init__(self, keeper: Any) -> None:
         self._keeper = keeper
 
     def next_case(self) -> dict[str, Any]:
-        """Return the inputs of the next case. Call this once the answer is unpacked: that runs its code, too."""
+        """Return the inputs of the next case. Call this after unpacking the answer, which already runs its code."""
         self._keeper.send_bytes(b"next")
         return pickle.loads(self._keeper.recv_bytes())
 
 
 class Keeper:
-    """Hands out the inputs. It lives in the process that launches ranks, from which the ranks are not forked."""
+    """Hands out the inputs. It lives in the process that launches the ranks; they are not forked from that process."""
 
     def __init__(self) -> None:
         self._listener = Listener(backlog=128)
@@ -76,7 +77,7 @@ class Keeper:
         threading.Thread(target=self._serve, daemon=True).start()
 
     def hold(self, cases: Sequence[PerRank], *, confined: bool = False) -> Parcel:
-        """Hold the inputs of these cases for the ranks of one launch only, and return the parcel to open there."""
+        """Hold only these cases' inputs, for the ranks of one launch, and return the parcel that those ranks open."""
         token = secrets.token_hex(16)
         with self._lock:
             self._held = {(token, rank): [case.inputs[rank] for case in cases] for rank in range(len(cases[0].inputs))}
@@ -125,7 +126,7 @@ def plain_loads(data: Any) -> Any:
 
 
 def read_only_messages() -> None:
-    """Make this process unpickle only messages from what ranks and their supervisors send."""
+    """Make this process unpickle nothing from ranks and supervisors except the launcher's messages."""
     from multiprocessing.reduction import ForkingPickler
 
     from course_lib.launchers.process import pickling
@@ -135,11 +136,11 @@ def read_only_messages() -> None:
 
 
 def open_fewer_files() -> None:
-    """Let this process, which runs code of the submission, open fewer files than ours may.
+    """Let this process, which runs submitted code, open fewer files than our own processes may.
 
     The kernel counts the descriptors that a user's processes pass to each other, and refuses more than a process may
-    open. Without root all submissions are one user: one that reaches its limit must not keep our processes from
-    starting another's ranks.
+    open. Without root, all submissions run as the same user, and one that reaches its limit must not keep our processes
+    from starting the ranks of another.
     """
     import resource
     import sys

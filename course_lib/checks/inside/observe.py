@@ -33,14 +33,16 @@ DOING = ("waiting", "running", "computing", "returned", "stopped")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an answer did in one case: `returned`, `raised`, `died`, `stuck`, `slow`, `differ`, or it could not be run.
+    """What an answer did in one case.
 
-    `stuck` means that ranks wait for each other, `slow` that only the timeout stopped them.
+    `kind` is `returned`, `raised`, `died`, `stuck`, `slow`, `differ`, or another word if the answer could not be run.
+
+    `stuck` means that ranks wait for each other; `slow` means that only the timeout stopped them.
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
-    `states[rank]` says what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
+    `states[rank]` is what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
     `in_flight` lists what ranks did wrong with calls that they had begun, as pairs of the fault and the call.
-    `noticed` is a word of `NOTICED` if the answer blinded a meter, so that what was counted is not to be believed.
+    `noticed` is a key of `NOTICED` if the answer blinded a meter, so its counts cannot be trusted.
     """
 
     kind: str
@@ -60,7 +62,7 @@ class Outcome:
 
     @classmethod
     def of_record(cls, record: Any) -> Outcome:
-        """Return the outcome from the dict that `asdict` made. Raises `ValueError` if the record is anything else."""
+        """Return the outcome that `asdict` turned into this record. Raises `ValueError` for any other record."""
         if type(record) is not dict or record.keys() != asdict(cls("")).keys():
             raise ValueError("this is not an outcome")
         texts = [record[name] for name in ("kind", "error", "text", "cell", "shown", "noticed")]
@@ -142,12 +144,12 @@ def observe_many(
     same: bool = False,
     keeper: Keeper | None = None,
 ) -> list[Outcome]:
-    """Call `drive(answer, **inputs)` for each call, one after the other, in one launch, which is much faster than many.
+    """Call `drive(answer, **inputs)` for each call in one launch, which is much faster than one launch per call.
 
-    Returns the outcomes in order, up to the first call that did not return: only a separate launch can tell what
-    happened there. `catch` continues after a call that raises, if all ranks come out of it. `brief` settles for the
-    name of the error that was raised, and needs no separate launch for it. `same` says that all calls are of one answer
-    and uses a single copy of it, so that a call sees what an earlier one left in its globals and defaults.
+    Returns the outcomes in order, up to the first call that did not return: only a separate launch can show what
+    happened there. `catch` continues after a call that raises, if all ranks get out of it. `brief` also returns the
+    outcome of a call that raised, without its stack, which would need a separate launch. `same` means that all calls
+    are of one answer and share a copy of it, so each call sees what earlier ones left in its globals and defaults.
     """
     with tempfile.TemporaryDirectory() as aside:
         with contextlib.suppress(LaunchError):
@@ -183,12 +185,12 @@ def _of_values(values: list[Any]) -> Outcome:
 
 
 class Trial:
-    """Runs an answer on its cases, each given as ranks and inputs, on demand.
+    """Runs an answer on its cases, on demand. Each case is a number of ranks and their inputs.
 
-    Cases with the same number of ranks share a launch until one doesn't return; that one gets a launch of its own, and
-    the cases after it share a launch again. `told` asks for full reports, for learners: the first case, and any that
-    raises, run in a launch of their own, because only that shows the lines that led to the error; the others share one
-    copy of the answer, as calls in a program do.
+    Cases with the same number of ranks share a launch until one doesn't return; that one gets a separate launch, and
+    the cases after it share one again. `told` asks for full reports, for learners: the first case, and any that raises,
+    get separate launches, because only those show the lines that led to the error. The other cases share one copy of
+    the answer, as calls in a program do.
     """
 
     def __init__(
@@ -268,8 +270,8 @@ def _on_rank(
     transport = Transport(Path(aside, f"{dist.get_rank()} in flight"))
     transport.install()
     if claim:
-        watch = Watch()  # after the transport, whose methods it must not take for the answer's
-        dist.barrier()  # no answer runs, and could ask for others' inputs, until all ranks have claimed theirs
+        watch = Watch()  # after the transport, so that it doesn't report the transport's methods
+        dist.barrier()  # before all ranks have claimed their inputs, an answer could claim another rank's
     values, unpacked = [], None
     with open(Path(aside, str(dist.get_rank())), "w") as lines:
         if isinstance(given, Parcel) and given.confined:

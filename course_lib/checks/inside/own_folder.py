@@ -1,4 +1,4 @@
-"""Give a rank a folder of its own, the only one it can write to, and hide those of the other ranks from it.
+"""Confine a rank to its own folder: it can write nowhere else, and it cannot see the folders of other ranks.
 
 The ranks of a submission run as one user in one sandbox. Without this, they could exchange files in /tmp, and no meter
 would count that. Landlock, in Linux since 5.13, lets a process give up rights for good; it needs no privileges.
@@ -18,10 +18,10 @@ from pathlib import Path
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, with the same numbers on all machines
 NO_NEW_PRIVILEGES = 38
 EXECUTE, WRITE, READ, LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-FIRST = (1 << 13) - 1  # the rights of the first version: the four above, and to make and remove everything
-REFER, TRUNCATE = 1 << 13, 1 << 14  # of the second and the third
-SCOPED = 0b11  # of the sixth: signals and sockets without a file reach no process outside
-SHARED = ("tmp",)  # below /: folders in which everybody can write
+FIRST = (1 << 13) - 1  # all rights of version 1: the four above, and those to create and remove things
+REFER, TRUNCATE = 1 << 13, 1 << 14  # added in versions 2 and 3
+SCOPED = 0b11  # added in version 6: signals and sockets without a file reach no process outside
+SHARED = ("tmp",)  # folders below / that everybody can write to
 
 
 def version() -> int:
@@ -32,10 +32,10 @@ def version() -> int:
 
 
 def keep_to_own_folder(*files: str) -> bool:
-    """Make a temporary folder and give up every right to write elsewhere, for this thread and all that it starts.
+    """Create a temporary folder and give up all rights to write elsewhere, for this thread and everything it starts.
 
-    It keeps its rights on `files`, which must exist.
-    Returns whether the kernel can do that. Files that are open stay open.
+    `files`, which must exist, can still be read and written, and open files stay open. Returns whether the kernel
+    supports this.
     """
     known = version()
     if not known:
@@ -62,7 +62,7 @@ def keep_to_own_folder(*files: str) -> bool:
 
 
 def _readable() -> Iterator[str]:
-    """Yield what may be read: everything at the top but shared folders, and Python, which may lie in one of them."""
+    """Yield what may be read: everything in / except shared folders, and Python, which may be inside one of those."""
     yield from (f"/{name}" for name in os.listdir("/") if name not in SHARED)
     yield from {sys.prefix, sys.base_prefix, *(folder for folder in sys.path if Path(folder).is_absolute())}
 

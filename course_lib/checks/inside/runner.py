@@ -1,10 +1,10 @@
 """Run a submission in the sandbox: its cells once, then each exercise on ranks.
 
 The job arrives on stdin; the observations leave on stdout, one line of JSON per case. Everything here shares a
-sandbox with the submission, so the grader outside trusts it with no more than those lines.
+sandbox with the submission, so the grader outside accepts only those lines from it.
 
-Three processes take part. The first reads the job and runs no code of the submission. The notebook process runs the
-cells, has no inputs, and is killed once it has packed the answers, with everything it could reach. The launcher
+Three processes take part. The first reads the job and runs no submitted code. The notebook process runs the
+cells, without any inputs. Once it has packed the answers, it is killed, with everything it could reach. The launcher
 process then runs the answers on ranks, each of which gets only its own inputs.
 """
 
@@ -29,7 +29,7 @@ from course_lib.launchers.process.patience import TICK, FairTime, Patience, fami
 from .keeper import Keeper, Packed, PerRank, hide_memory, open_fewer_files, read_only_messages
 from .spare_server import SpareServer
 
-IN_A_SANDBOX = "course_lib.checks.runner"  # this module's name where the folder replaces its parent
+IN_A_SANDBOX = "course_lib.checks.runner"  # this module's name where its folder replaces the parent package
 
 CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # Only what most answers need: every submission starts a new Python and waits for these imports.
@@ -48,17 +48,17 @@ class Task:
     answer: str
     drive: bytes
     cases: list[tuple[str, int, list[bytes]]]  # part, ranks, and the inputs of each rank
-    shares_files: bool = False  # whether its ranks need a common folder
+    shares_files: bool = False  # whether its ranks need a shared folder
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The cells of a submission, and what to try them on."""
+    """The cells of a submission, and the exercises to run its answers on."""
 
     cells: list[str]
     tasks: list[Task]
     timeout: float
-    modules: list[str] = field(default_factory=list)  # needed on the ranks: imported once, instead of on each
+    modules: list[str] = field(default_factory=list)  # imports that the ranks need, done once instead of on each rank
 
     def packed(self) -> bytes:
         """Return the submission as bytes, without its class: in the sandbox, this module has a different name."""
@@ -71,7 +71,7 @@ class Submission:
 
 
 def main() -> None:
-    """Read the job and run it in processes forked from a server that has imported torch, as the ranks are."""
+    """Read the job and run it in processes that are forked, like the ranks, from a server that has imported torch."""
     from course_lib.launchers import warm_up
 
     first = json.loads(sys.stdin.buffer.readline())
@@ -115,7 +115,7 @@ def _keep_to(limits: dict[str, int]) -> None:
 
 
 def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
-    """Yield a process's messages up to the empty one, then kill it. Raises `EOFError` if it exits before."""
+    """Yield a process's messages up to the empty one, then kill it. Raises `EOFError` if it exits first."""
     from course_lib.launchers.local import start_method
 
     context: Any = multiprocessing.get_context(start_method())
@@ -125,7 +125,7 @@ def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
     sender.close()
     while message := receiver.recv_bytes():
         yield message
-    process.kill()  # not waited for: the fork server would say that it ended, and a cell may have stopped the server
+    process.kill()  # not waited for: the fork server would report its end, and a cell may have stopped that server
 
 
 def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
@@ -163,7 +163,7 @@ def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
     from . import STAND_INS
     from .jupyter import new_names
 
-    vars(sys.modules["course_lib.checks"]).update(STAND_INS)  # in the real one when there is no sandbox
+    vars(sys.modules["course_lib.checks"]).update(STAND_INS)  # without a sandbox, the real package
     _fork_from_the_same_server()
 
     def say(record: dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ def _play_notebook(cells: list[str], answers: list[str], sender: Any) -> None:
 
 
 def _launch_all(submission: Submission, answers: dict[str, bytes], sender: Any) -> None:
-    """Run the answers on ranks and send the outcomes. No code of the submission runs in this process."""
+    """Run the answers on ranks and send the outcomes. No submitted code runs in this process."""
     import cloudpickle
 
     from .observe import Outcome, Trial
@@ -226,7 +226,7 @@ def _remember_lines(source: str, name: str) -> None:
 
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
-    """Run one cell. Returns what it raised, at which line, and whether that was the timeout. It may also hang."""
+    """Run one cell. Returns what it raised, on which line, and whether that was the timeout. The cell may hang, too."""
     from .jupyter import run_code
 
     _remember_lines(source, name)

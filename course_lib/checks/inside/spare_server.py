@@ -1,10 +1,9 @@
-"""A second fork server, for the ranks, that no code of the submission has ever reached.
+"""A second fork server, for the ranks, that no submitted code has ever reached.
 
 The cells run in a process that was forked from the first fork server, as the same user. They can write into that
-server's memory, or stop it and leave requests in its queue for later. So before the first cell runs we fork a spare
-from it, which only waits for a word from us. After the last cell everything else is killed, and the spare takes over.
-Its socket has no file: a rank that gave up its rights with Landlock cannot reach it, and so gets no process without
-those limits.
+server's memory, or stop it and leave requests in its queue for later. So before the first cell runs, we fork a spare
+from it, which only waits for our signal. After the last cell, everything else is killed, and the spare takes over. Its
+socket has no file, so a rank confined by Landlock cannot reach it to start a process without those limits.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from typing import Any
 from .keeper import hide_memory
 
 WAITS = b"waits"
-LENGTH_OF_KEY = 32  # bytes; Python 3.14 wants one
+LENGTH_OF_KEY = 32  # bytes; Python 3.14 requires a key
 
 
 class SpareServer:
-    """A fork server that waits. Make it before any code of the submission runs."""
+    """A fork server that waits. Create it before any submitted code runs."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -34,7 +33,7 @@ class SpareServer:
         there.close()
         self.pid = process.pid
         if self._connection.recv_bytes() != WAITS:
-            raise EOFError("the spare server does not wait")
+            raise EOFError("the spare server is not waiting")
 
     def take_over(self) -> None:
         """Make this process, and all that it starts, fork from the spare. Raises `EOFError` if it was killed."""
@@ -45,7 +44,7 @@ class SpareServer:
             raise EOFError("the spare server is gone") from error
         server: Any = multiprocessing.forkserver._forkserver  # Any: the type stubs lack these attributes
         server._forkserver_address = self._connection.recv_bytes()
-        server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)  # it ends with the sandbox, not with us
+        server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)  # the server ends with the sandbox
         server._forkserver_authkey = key
 
 
@@ -54,7 +53,7 @@ def _wait_then_serve(connection: Connection) -> None:
     connection.send_bytes(WAITS)
     key = connection.recv_bytes()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(b"")  # the kernel chooses a name, in no folder
+        listener.bind(b"")  # the kernel chooses a name, outside of any folder
         listener.listen()
         address = listener.getsockname()
         descriptor = listener.detach()

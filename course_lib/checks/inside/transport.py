@@ -1,9 +1,10 @@
-"""The transport of a check: what is in flight arrives when it is waited for, and not before.
+"""The transport of a check: data in flight arrives only when it is waited for.
 
-Over gloo on one machine, an all-reduce that nobody waits for is usually over in time, and a message that nobody waits
+Over gloo on one machine, an all-reduce that nobody waits for is usually done in time, and a message that nobody waits
 for usually arrives. In a real job it's a matter of luck. So on the ranks of a check, every call that returns a `Work`
 runs on copies: a rank finds the result in its tensor only after `wait`. Until then, the tensor holds a NaN that we
-recognize wherever it goes. What was begun is kept alive, and at the end of a case we know what nobody waited for.
+recognize wherever it goes. Calls that have begun stay alive, so at the end of a case we know which ones nobody waited
+for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 from course_lib.launchers.private_doors import COLLECTIVES, SENDS, writes_so_far
 
 NEVER, CHANGED, USED = FAULTS = ("never waited for", "changed in flight", "used in flight")
-MOST_TOLD = 20  # of one rank
-# Quiet NaNs with a payload of our own. Arithmetic keeps the payload, also from one precision to another.
+MOST_TOLD = 20  # faults reported per rank
+# Quiet NaNs with our own payload, which survives arithmetic and conversions between precisions.
 DYES = {"torch.float64": (0x7FFDA00000000000, "int64"), "torch.float32": (0x7FED0000, "int32")}
 TO_ROOT = ("reduce", "gather")
 MESSAGES = {"send": "isend", "recv": "irecv"}
@@ -40,7 +41,7 @@ class Flight:
     before: list[Any] = field(default_factory=list)
 
     def begin(self, work: Any, group: Any) -> None:
-        """Note what the tensors hold from now on. Those that the call will write to hold a NaN of ours."""
+        """Record what the tensors hold from now on. Those that the call will write to are filled with our NaN."""
         self.work = work
         root = _option(self.arguments, {}, "rootRank", None)
         writes = root in (None, group.rank()) if self.op in TO_ROOT else self.op != "broadcast" or root != group.rank()
@@ -59,13 +60,13 @@ class Flight:
 
 
 class Transport:
-    """What one rank has begun in the current case."""
+    """The calls that one rank has begun in the current case."""
 
     def __init__(self, aside: Path | None = None) -> None:
-        self._aside = aside  # a file for what is known of a rank that may never return
+        self._aside = aside  # a file for the faults so far, in case the rank never returns
         self._flights: dict[int, Flight] = {}  # by the id of the work, which stays alive
         self._faults: list[list[str]] = []
-        self._kept: list[Any] = []  # gloo cancels a message if its work is dropped: others may still wait for it
+        self._kept: list[Any] = []  # gloo cancels a message if its work is dropped, and its peer may still wait for it
         self._written: list[list[str]] = []
 
     def install(self) -> None:
@@ -81,14 +82,14 @@ class Transport:
         _replace(dist.Work, "get_future", self._future)
 
     def files(self) -> list[str]:
-        """Create the file that this transport writes to, and return its path, for a rank that may write to few."""
+        """Create the file that this transport writes to, and return its path, which a confined rank may write to."""
         if self._aside is None:
             return []
         self._aside.touch()
         return [str(self._aside)]
 
     def begin_case(self) -> None:
-        """Forget what happened in earlier cases. Their works stay alive."""
+        """Forget what happened in earlier cases. Their `Work` objects stay alive."""
         self._kept.extend(flight.work for flight in self._flights.values())
         self._flights, self._faults = {}, []
 
@@ -137,7 +138,7 @@ class Transport:
         return flight.outputs if flight else result
 
     def _future(self, method: Callable, work: Any) -> Any:
-        """Return a future that lands the flight. Who takes it is trusted to wait for it."""
+        """Return a future that lands the flight. Whoever asks for it is trusted to wait for it."""
         future, flight = method(work), self._flights.pop(id(work), None)
         if flight is None:
             return future
@@ -161,7 +162,7 @@ class Transport:
 
 
 def read(file: Path) -> list[list[str]]:
-    """Return what a rank that did not return had written."""
+    """Return the faults that a rank wrote down before it failed to return."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [line.split("\t") for line in lines if line.count("\t") == 1]
 
@@ -183,7 +184,7 @@ def _option(arguments: tuple, keywords: dict[str, Any], name: str, default: Any)
 
 
 def _departure(op: str, arguments: tuple) -> Flight | None:
-    """Return the flight of a call, or None for one that PyTorch will refuse, or that we can't copy."""
+    """Return the flight of a call, or None if PyTorch will refuse the call or we can't copy it."""
     if any(str(each.layout) != "torch.strided" or not each.is_contiguous() for each in _tensors(arguments)):
         return None
     outputs, inputs = list(_tensors(arguments[:1])), list(_tensors(arguments[1:]))
@@ -200,7 +201,7 @@ def _dyed(like: Any) -> Any:
 
 
 def _is_dyed(value: Any, depth: int = 0) -> bool:
-    """Return whether a value has our NaN in it."""
+    """Return whether a value contains our NaN."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -237,7 +238,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _same(now: Any, before: Any, writes_before: int) -> bool:
-    """Return whether a tensor is as it was. Half of our NaN is our NaN, so writes to the whole storage count, too."""
+    """Return whether a tensor is unchanged. Halving our NaN leaves it as is, so we also count writes to the storage."""
     import torch
 
     whole = now.nbytes == now.untyped_storage().nbytes()

@@ -1,8 +1,8 @@
-"""Notice when an answer blinds the meters of its rank, or talks to other ranks where no meter looks.
+"""Notice when an answer blinds its rank's meters, or communicates with other ranks where no meter looks.
 
-All of this runs in the process of the answer, so it is no proof: an answer that rewrites this module is not noticed. It
-makes the known ways visible. What it notices leaves the rank as one word, and grading then pays nothing for the part
-until the instructor has looked.
+All of this runs in the answer's process, so it proves nothing: an answer that rewrites this module goes unnoticed. It
+does catch the known tricks. What it notices leaves the rank as one word, and the part then earns nothing until the
+instructor has looked at it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import call_log, flight_recorder
 
-# What is noticed, and how a page says it.
+# What is noticed, and how the pages describe it.
 NOTICED = {
     "debug level": "it changes the debug level of `torch.distributed`, which hides calls from the meter",
     "hidden calls": "PyTorch counts more calls than the meter saw",
@@ -38,23 +38,23 @@ TALKS = (
     *("set", "get", "add", "append", "wait", "check", "compare_set", "delete_key", "multi_get", "multi_set"),
     *("queue_push", "queue_pop", "queue_len", "num_keys", "list_keys"),
 )
-# What Python itself reports, to a hook that cannot be taken out again.
+# What Python itself reports to an audit hook, which cannot be removed.
 REPORTED = {
     **{"socket.__new__": "socket", "subprocess.Popen": "process"},
     **dict.fromkeys(("os.fork", "os.forkpty", "os.posix_spawn"), "process"),
     **dict.fromkeys(("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers"), "frames"),
 }
-CELL = "<cell "  # how the file name of a submission's code begins
+CELL = "<cell "  # the file names of a submission's code begin with this
 ALLOWED = {"distributed_c10d.py", "rendezvous.py"}  # PyTorch's own callers of the store, to create groups
 
 
 class Watch:
-    """Watches one rank. Make it before any code of the submission runs there."""
+    """Watches one rank. Create it before any submitted code runs there."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self._dist: Any = dist  # some of what we ask it for is not in its list of names
+        self._dist: Any = dist  # Any: it does not export all the names that we use
         self._log = call_log.of_this_process()
         self._seen: set[str] = set()
         self._watch_stores()
@@ -66,13 +66,13 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Begin to watch a new case."""
+        """Start watching a new case."""
         self._seen.clear()
         self._moves = self._log.moves if self._log else 0
         self._operations, self._messages = self._counts()
 
     def unpacked(self) -> None:
-        """Note that the answer is unpacked. It has no reason to communicate before that."""
+        """Note that the answer has been unpacked. It had no reason to communicate before that."""
         if self._log and self._log.moves != self._moves:
             self._seen.add("before its inputs")
 
@@ -90,7 +90,7 @@ class Watch:
         return next((word for word in NOTICED if word in self._seen), "")
 
     def _hidden_calls(self) -> bool:
-        """Whether a group has done more since `begin` than the recorder has entries, and the log messages, of it."""
+        """Return whether PyTorch has counted more calls since `begin` than the recorder and the log together show."""
         if self._log is None or not flight_recorder.can_be_read():
             return False
         operations, messages = self._counts()
@@ -103,7 +103,7 @@ class Watch:
         return False
 
     def _counts(self) -> tuple[dict[str, int], Counter[str]]:
-        """Return how many operations PyTorch counts in each group, and how many messages the log has of it."""
+        """Return how many operations PyTorch has counted in each group, and how many messages the log has of each."""
         if self._log is None:
             return {}, Counter()
         messages: Counter[str] = Counter()
@@ -150,7 +150,7 @@ class Watch:
 
         def note(event: str, arguments: tuple) -> None:
             word = REPORTED.get(event)
-            if word == "frames":  # libraries look at frames, too, for better reasons
+            if word == "frames":  # libraries look at frames, too, for good reasons
                 frame = arguments[0] if event == "sys._getframe" else inspect.currentframe().f_back  # pyright: ignore
                 word = word if frame and frame.f_code.co_filename.startswith(CELL) else None
             if word:

@@ -55,7 +55,7 @@ def class_question(answer: Any = None) -> None:
 
 
 def join(url: str, code: str = "", name: str = "", *, folder: Path | None = None, stay: bool = True) -> Membership:
-    """Join a class from a desk and, with `stay`, start to send events. A desk that is already a member stays one.
+    """Join a class from a desk and, with `stay`, start sending events. A desk that is already a member stays one.
 
     Raises `CannotJoin` with the reason.
     """
@@ -103,7 +103,7 @@ def membership(folder: Path | None = None) -> Membership | None:
 
 
 def news(folder: Path | None = None) -> dict[str, Any]:
-    """Return the latest news from the class: its `state`, whether it is `reached`; empty without a class."""
+    """Return the latest news from the class: its `state`, and whether it is `reached`; empty without a class."""
     folder = folder or desk_folder()
     member = read(folder)
     if member is not None:
@@ -115,8 +115,8 @@ def news(folder: Path | None = None) -> dict[str, Any]:
 
 
 def tell(kind: str, folder: Path | None = None, **facts: Any) -> str:
-    """Put an event into the desk's outbox and return its id, or "" without a class. Never raises, never waits for the
-    class.
+    """Put an event into the desk's outbox and return its id, or "" without a class. Never raises, and never waits for
+    the class.
     """
     if any(name in os.environ for name in NOT_A_LEARNER):
         return ""

@@ -101,11 +101,11 @@ class Conversation:
         self.was_heard = False
         self._sent: set[str] = set()  # ids of unacknowledged events
         self._sent_at = 0.0
-        self._in_trouble = False  # the class can save nothing: wait until it says that it can
+        self._in_trouble = False  # the class can't save anything: wait until it reports that it can
         self._look_again = False
 
     async def hold(self) -> int | None:
-        """Run until the connection closes. Returns the close code of the class, if any."""
+        """Run until the connection closes. Returns the class's close code, if any."""
         try:
             connection = await self._connect()
         except Exception:  # no server, a refusal, a wrong certificate: try again later
@@ -183,7 +183,7 @@ class Conversation:
             news["state"] = state
             self._in_trouble = bool(state.get("trouble"))
         if self._in_trouble:
-            self._sent.clear()  # what was sent last was not accepted
+            self._sent.clear()  # the last events were not accepted
         if not self._sent and not self._in_trouble:
             self._look_again = True
         self.outbox.add_news(self.member.learner, **news)

@@ -68,7 +68,7 @@ class FromTheDesk(APIHandler):
 
 
 class News(FromTheDesk):
-    """`GET`: long-polls for news that differ from `after`, the mark of what the page has."""
+    """`GET`: waits for news that the page does not have yet; `after` is the mark of its latest news."""
 
     @authenticated
     async def get(self) -> None:

@@ -136,7 +136,7 @@ def _sent(request: urllib.request.Request, context: ssl.SSLContext | None) -> di
     with urllib.request.build_opener(*handlers).open(request, timeout=PATIENCE) as answer:
         found = json.loads(answer.read(LONGEST_ANSWER))
     if not all(isinstance(found[key], str) for key in ("learner", "secret", "class")):
-        raise ValueError("not what a class answers")
+        raise ValueError("this is not the answer of a class")
     return found
 
 

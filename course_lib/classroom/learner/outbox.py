@@ -106,7 +106,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _made_anew(path: Path) -> sqlite3.Connection:
-    """Replace a corrupted file and open it. Whoever finds it corrupted at the same time opens the new one."""
+    """Replace a corrupted file and open it. A process that finds it corrupted at the same time opens the new one."""
     lock = hold_lock(path.with_suffix(".lock"), PATIENCE)
     if lock is None:
         raise sqlite3.OperationalError("the outbox is being repaired")

@@ -1,4 +1,4 @@
-"""Show the class's question in a cell, for notebooks outside `course lab`, which shows it by itself."""
+"""Show the class's question in a cell, for notebooks outside `course lab`, which shows it at the top."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.checks.showing import box, in_notebook, marked, show
 from course_lib.classroom.learner import membership, news, tell
 
-NO_CLASS = "You are in no class: join one with join_class(address, code), from course_lib."
+NO_CLASS = "You are not in a class: join one with join_class(address, code), from course_lib."
 NOT_REACHED = "Nothing was heard from the class yet: run this again."
 NOTHING_ASKED = "The class is not asked anything now."
-CLOSED = "This question is closed: wait for what the class has said, and run this again."
+CLOSED = "This question is closed: wait for the class's answers, and run this again."
 
 
 def show_question(answer: Any = None) -> None:
@@ -69,13 +69,13 @@ def _outcome_text(asked: dict[str, Any]) -> str:
 
 
 def _outcome_box(asked: dict[str, Any]) -> str:
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("answer", "said by", "what it believes"))
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("answer", "learners", "misconception"))
     rows = "".join(
         f'<tr><th scope="row">{marked(says)}</th><td class="course-number">{count}</td><td>{marked(about)}</td></tr>'
         for says, count, about in _outcome(asked)
     )
     body = f"<p>{marked(asked['question'])}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    return box("neutral", f"The class was asked {asked['number']}", body, f"What the class said to {asked['number']}")
+    return box("neutral", f"The class was asked {asked['number']}", body, f"Answers of the class to {asked['number']}")
 
 
 def _say(text: str) -> None:

@@ -1,14 +1,14 @@
-// The instructor's page: what matters now on top (the asked question, hands), the rest of the class behind tabs.
+// The instructor's page: the current question and raised hands on top, the rest of the class in tabs.
 
 import { act, count, element, follow, keep, percent, say, sentence, showJoining } from "./page.js";
 import { askedNow, showAsked, showQuestions } from "./questions.js";
 import { loading, showPlan, showSlides, showTime, showWonderings } from "./teach.js";
 
-const DARKEST = 45; // percent of color in a tile, so that its text can be read
+const DARKEST = 45; // percent of color in a tile at most, so that its text stays readable
 const MINUTE = 60_000;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 let snapshot = null;
-let lesson = location.hash.match(/^#(\d\d)$/)?.[1] ?? ""; // the one that was chosen; none: the one that the class is in
+let lesson = location.hash.match(/^#(\d\d)$/)?.[1] ?? ""; // the chosen lesson; "" follows the class
 
 async function perform(action, what) {
   say(place.refused, await act(action, what));
@@ -44,7 +44,7 @@ function showTop(state) {
   say(place["slower-count"], `Slower, please: ${state.slower}`);
 }
 
-/** What stands behind the tabs, of the lesson that is looked at. */
+/** Show the selected lesson in the tabs. */
 function showRest() {
   const shown = lesson || whereTheClassIs(snapshot);
   showLessons(shown);
@@ -78,21 +78,21 @@ function peopleIn(each) {
   return each.sections.reduce((sum, section) => sum + section.here, 0);
 }
 
-/** Where most desks are; phones are nowhere, so without desks where the class was called to, or what it was asked. */
+/** The lesson that most desks are in. Phones have no place: without desks, the lesson of the call or the question. */
 function whereTheClassIs({ lessons, call, questions }) {
   const most = lessons.reduce((best, each) => (peopleIn(each) > peopleIn(best) ? each : best), lessons[0]);
   if (peopleIn(most)) return most.number;
   return call?.lesson ?? askedNow(questions)?.number.split(".")[0] ?? most.number;
 }
 
-// Hands that are up, the longest wait first, each with the cell that its learner has shown.
+// Raised hands, longest wait first, each with the cell that its learner has shown.
 
-/** Bring the line of hands up to date. */
+/** Update the raised hands. */
 function showHands(place, hands, perform) {
   keep(place, hands, hand => hand.learner, hand => makeHand(hand, perform), showHand);
 }
 
-/** Only how long each waits: time passes without news from the class. */
+/** Update only the waiting times, which grow without news from the class. */
 function showWaits(place, hands) {
   for (const item of place.children) {
     const hand = hands.find(each => String(each.learner) === item.dataset.key);
@@ -125,9 +125,9 @@ function waited(since) {
   return minutes < 1 ? "just now" : `for ${minutes} min`;
 }
 
-// The exercises of a lesson: who has passed, who tries, and which mistake is made how often.
+// The exercises of a lesson: who has passed, who is trying, and how often each mistake is made.
 
-/** Bring the exercises up to date. */
+/** Update the exercises. */
 function showExercises(place, exercises, learners) {
   if (!exercises.length) return place.replaceChildren(element("p", { class: "quiet" }, "This lesson has no exercises."));
   keep(place, exercises, each => each.number, makeExercise, (card, each) => showExercise(card, each, learners));
@@ -185,7 +185,7 @@ function showNames(place, people) {
 
 // Where the class is: a row for each lesson, a tile for each section; the stronger its color, the more learners are there.
 
-/** Bring the map up to date; lessons in which nobody has been are named in one line. */
+/** Update the map; lessons that nobody has visited are listed in one line. */
 function showSections(map, rest, lessons) {
   const most = Math.max(...lessons.flatMap(lesson => lesson.sections.map(section => section.here)));
   const visited = lessons.filter(lesson => lesson.sections.some(section => section.been));
@@ -212,9 +212,9 @@ function makeTile(section) {
   return element("li", { class: "tile" }, element("span", { class: "heading", title: section.heading }, section.heading), numbers);
 }
 
-// Tabs as ARIA describes them: a click or the arrow keys choose one, and its panel is shown.
+// Tabs as ARIA describes them: a click or the arrow keys choose one and show its panel.
 
-/** Make the tabs of a list work; `chosen` is told which one was chosen. */
+/** Make a list of tabs work; `chosen` is called with the tab that was chosen. */
 function makeTabs(list, chosen) {
   const tabs = [...list.querySelectorAll("[role=tab]")];
   const choose = tab => {

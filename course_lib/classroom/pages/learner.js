@@ -1,15 +1,15 @@
-// A learner's page, on a phone or a laptop: join, answer, say that one is stuck or done, ask. What is not acknowledged yet
-// stays in the browser's storage, so that a reload or a server that was killed loses nothing.
+// A learner's page, on a phone or a laptop: join, answer, report being stuck or done, ask questions. Events stay in the
+// browser's storage until they are acknowledged, so nothing is lost if the page is reloaded or the server is killed.
 
 import { element, keep, say } from "./page.js";
 import { Question } from "../desk/question.js";
 
 const UNKNOWN = 4401; // the class does not know this browser's cookie
-const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each time twice as long
+const FIRST_PAUSE = 500; // milliseconds before reconnecting; doubled each time
 const LONGEST_PAUSE = 8000;
 const OUTBOX = `course-class-outbox ${location.pathname}`;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
-const link = new URLSearchParams(location.hash.slice(1)); // code: of the class; me: of one's own other device
+const link = new URLSearchParams(location.hash.slice(1)); // code: of the class; me: of the learner's other device
 const question = new Question({ answer, say: text => say(place.said, text) });
 let state = null;
 let channel = null;
@@ -19,7 +19,7 @@ let drawn = "";
 
 place.question.append(question.node);
 
-// ---- what waits to be acknowledged ------------------------------------------------------------------------------------
+// ---- unacknowledged events --------------------------------------------------------------------------------------------
 
 function waiting() {
   try {
@@ -53,7 +53,7 @@ function answer(asked, said) {
   say(place.said, `You said ${said}. You can change it until the question is closed.`);
 }
 
-// ---- the line to the class --------------------------------------------------------------------------------------------
+// ---- the connection -------------------------------------------------------------------------------------------------
 
 function connect() {
   const address = new URL("channel", location.href.split("#")[0].replace(/^http/, "ws"));
@@ -94,7 +94,7 @@ function show(news) {
   if (wasInTrouble && !state.trouble) send(waiting());
   ends = state.asked?.left != null ? Date.now() + 1000 * state.asked.left : 0;
   const asked = state.asked && { ...state.asked, left: null };
-  if (drawn !== JSON.stringify(asked)) { // a number that is being typed stays
+  if (drawn !== JSON.stringify(asked)) { // otherwise, a number that is being typed would vanish
     drawn = JSON.stringify(asked);
     const focused = place.question.contains(document.activeElement) && document.activeElement.dataset.name;
     question.show(asked);
@@ -107,7 +107,7 @@ function show(news) {
   say(place.call, state.call ? `The class is at ${state.call.lesson}: ${state.call.section}` : "");
   keep(place.wonderings, state.wonderings, each => each.question, makeWondering, showWondering);
   tick();
-  if (isFirst) place.devices.open = matchMedia("(pointer: fine) and (min-width: 50rem)").matches; // a laptop, it seems
+  if (isFirst) place.devices.open = matchMedia("(pointer: fine) and (min-width: 50rem)").matches; // probably a laptop
 }
 
 function press(button, yes, words) {
@@ -166,7 +166,7 @@ async function join(code) {
     return;
   }
   store([]);
-  history.replaceState(null, "", location.pathname); // so that no code stands in a picture of this screen
+  history.replaceState(null, "", location.pathname); // so that a screenshot does not show the code
   connect();
 }
 

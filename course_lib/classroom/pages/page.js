@@ -1,9 +1,9 @@
-// What both pages of a class use: elements and text, the line to the class, and what the instructor does.
-// What a learner wrote is only ever text: nothing here takes HTML.
+// Shared by the pages of a class: elements and text, the connection to the class, and the instructor's actions.
+// What learners write is only ever shown as text: nothing here takes HTML.
 
 export { marked as sentence } from "../desk/question.js"; // as desks and phones show it
 
-const FIRST_PAUSE = 500; // milliseconds until the line is tried again; each time twice as long
+const FIRST_PAUSE = 500; // milliseconds before reconnecting; doubled each time
 const LONGEST_PAUSE = 5000;
 const LOGGED_OUT = "This page is no longer logged in: open the address that course class printed.";
 
@@ -11,7 +11,7 @@ const LOGGED_OUT = "This page is no longer logged in: open the address that cour
 export const isFramed = parent !== window;
 document.documentElement.classList.toggle("framed", isFramed);
 
-/** An element with attributes (`on` is called at a click) and children; children that are strings become text. */
+/** An element with attributes (`on` handles clicks) and children; strings become text. */
 export function element(tag, { on, ...attributes } = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -20,12 +20,12 @@ export function element(tag, { on, ...attributes } = {}, ...children) {
   return made;
 }
 
-/** The text of an element, touched only if it changes: a selection, or a screen reader, stays where it is. */
+/** Set an element's text only if it changes, so that a selection or a screen reader stays where it is. */
 export function say(place, text) {
   if (place.textContent !== String(text)) place.textContent = text;
 }
 
-/** Where to join: the address large enough to be read aloud, the certificate's fingerprint behind it small. */
+/** Show where to join: the address large, to be read aloud, then the certificate's fingerprint in small type. */
 export function showJoining(state) {
   const at = (state.address + "#").indexOf("#");
   say(document.getElementById("address"), state.address.slice(0, at));
@@ -39,12 +39,12 @@ export function count(number, what) {
   return `${number} ${what}${number === 1 ? "" : "s"}`;
 }
 
-/** As many percent of all as a bar is long; 0 of nobody. */
+/** The length of a bar in percent; 0 if there is nobody. */
 export function percent(number, all) {
   return all ? Math.round((100 * number) / all) : 0;
 }
 
-/** Keep one child of `place` for each item, in order: made once by `make`, then brought up to date by `update`. */
+/** Keep one child of `place` for each item, in order: made once by `make`, then updated by `update`. */
 export function keep(place, items, key, make, update) {
   const before = new Map([...place.children].map(child => [child.dataset.key, child]));
   items.forEach((item, index) => {
@@ -58,7 +58,7 @@ export function keep(place, items, key, make, update) {
   for (const gone of before.values()) gone.remove();
 }
 
-/** Call `show` with every snapshot, and `told` with what is wrong with the line, "" while nothing is. */
+/** Call `show` with every snapshot, and `told` with what is wrong with the connection, or "" if it works. */
 export function follow(show, told) {
   let pause = FIRST_PAUSE;
   const open = () => {
@@ -83,7 +83,7 @@ async function loggedOut() {
   return answer !== null && (answer.status === 401 || answer.status === 403);
 }
 
-/** Do something: ask, close, reveal, lower, faster. Returns "", or a sentence that says why it was not done. */
+/** Perform an action, such as ask, close, reveal, lower or faster. Returns "", or why it was not done. */
 export async function act(action, what = {}) {
   const headers = { "Content-Type": "application/json", "X-XSRFToken": token() };
   try {
@@ -96,7 +96,7 @@ export async function act(action, what = {}) {
   }
 }
 
-/** What only this page knows, so that no other can act in its name. */
+/** The XSRF token, which only this page knows, so that no other page can act in its name. */
 function token() {
   return document.querySelector("meta[name=xsrf]").content;
 }

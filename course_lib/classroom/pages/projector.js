@@ -1,12 +1,12 @@
-// What the whole room sees: the question that is asked, never a name. Bars and beliefs come once it is revealed, and move
-// from the first vote to the second. A learner's cell or question is shown here, too.
-// In a frame of the slides, `#06.2` is the question of the slide, asked or not, and there are buttons to ask it.
+// What the whole room sees: the current question, and never a name. Revealing it shows misconceptions and bars, which
+// move from the first vote to the second. A learner's cell or question can be shown here, too.
+// In the frame of the slides, `#06.2` selects the slide's question, asked or not, and there are buttons to ask it.
 
 import { act, element, follow, isFramed, keep, percent, say, sentence } from "./page.js";
 import { askedNow, LETTERS, makeActions, OTHER, showActions, total } from "./questions.js";
 
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
-const LARGEST = 6, SMALLEST = 4; // percent of the height: 1/25 is the least that the last row can read
+const LARGEST = 6, SMALLEST = 4; // percent of the height; the last row cannot read less than 1/25
 let ends = 0; // of the countdown, by this browser's clock
 const NOT_ASKED = { answers: 0, open: false, discussed: false, revealed: false };
 let drawn = "";
@@ -42,7 +42,7 @@ function showWelcome(state) {
   document.querySelector(".with-code").hidden = !state.code;
 }
 
-/** In the corner, always: how to join; above it how many have answered, or are done. */
+/** Show how to join, always in the corner, and above it how many have answered, are done, or are here. */
 function showSide(state, question) {
   say(place["join-code"], state.code);
   say(place["join-address"], state.address.split("#")[0].replace(/^http:\/\//, ""));
@@ -62,7 +62,7 @@ function showQuestion(question) {
     place.text.replaceChildren(...sentence(question.question));
     place.choices.replaceChildren();
   }
-  const hidden = question.typed && !asked.revealed; // the known numbers would give it away
+  const hidden = question.typed && !asked.revealed; // the choices' numbers would give the answer away
   place.choices.hidden = hidden;
   place.typed.hidden = !hidden;
   say(place.unit, question.unit ? ` (${question.unit})` : "");
@@ -104,7 +104,7 @@ function makeBar() {
   return element("div", {}, number, element("div", { class: "moving", "aria-hidden": "true" }, ...parts));
 }
 
-/** The bar stands where the first vote was, and moves to the last one; a mark stays at the first. */
+/** Move a bar from the first vote to the last; a mark stays at the first. */
 function moveBar(bar, shares) {
   const [first, last] = [shares[0], shares.at(-1)];
   if (!last) return;
@@ -113,13 +113,13 @@ function moveBar(bar, shares) {
   was.style.left = `${first.percent}%`;
   if (!fill.style.width) {
     fill.style.width = `${first.percent}%`;
-    fill.getBoundingClientRect(); // drawn there, before it moves
+    fill.getBoundingClientRect(); // draws it there before it moves
   }
   fill.style.width = `${last.percent}%`;
   say(bar.querySelector(".count"), shares.length < 2 ? `${last.said} · ${last.percent}%` : `${first.said} → ${last.said}`);
 }
 
-/** What can be done with the question of the slide. */
+/** Show the buttons for the slide's question. */
 function showBar(question) {
   if (place.actions.dataset.number !== question?.number) {
     place.actions.dataset.number = question?.number ?? "";
@@ -139,7 +139,7 @@ function showStage({ cell, text }) {
   say(place.wondering, text ?? "");
 }
 
-/** As large as there is room for. What is long loses first the reason, which the phones have, then most of the question. */
+/** Use the largest type that fits. If none does, drop the reason, which phones show, too, then most of the question. */
 function fit() {
   for (const room of ["whole", "no-reason", "short", "shortest"]) {
     place.main.dataset.room = room;
@@ -157,7 +157,7 @@ function tick() {
   say(place.countdown, left > 0 ? `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}` : "Time is up");
 }
 
-/** The keys and the outer buttons lead through the slides, which surround this page. */
+/** Let the keys and the outer buttons move through the slides around this page. */
 function leadThroughSlides() {
   const press = key => parent.postMessage({ key }, location.origin);
   place.bar.hidden = false;

@@ -1,19 +1,19 @@
-// Questions: a bar for every choice, before above after, the right one marked, the misconception beside it;
-// and cards with what the instructor can do about each.
+// Questions: every choice with a bar for each round, and with a check mark or its misconception;
+// and a card for each question, with the instructor's actions.
 
 import { count, element, keep, percent, say, sentence } from "./page.js";
 
 export const LETTERS = "abcdefgh";
-const MOST_NAMES = 13; // fewer are worth naming
+const MOST_NAMES = 13; // if fewer are missing, they are named
 const ROUNDS = ["before", "after"];
 export const OTHER = { says: "another number", believes: "", right: false, index: -1 };
 
-/** Bring a list of choices up to date: a bar for each of the rounds, what is right, and what a wrong one believes. */
+/** Update a list of choices: a bar for each round, which one is right, and the misconceptions behind the others. */
 function showChoices(list, question, rounds) {
   const rows = question.choices.map((choice, index) => ({ ...choice, index }));
   list.classList.toggle("typed", question.typed);
   if (rounds.some(round => question[round].other)) rows.push(OTHER);
-  const make = row => makeRow(row, question.typed ? "" : LETTERS[row.index]); // a number is typed, and has no letter
+  const make = row => makeRow(row, question.typed ? "" : LETTERS[row.index]); // a typed number has no letter
   keep(list, rows, row => row.index, make, (item, row) => {
     item.classList.toggle("is-right", row.right);
     say(item.querySelector(".believes"), row.right ? "✓ right" : row.believes);
@@ -54,7 +54,7 @@ export function askedNow(questions) {
   return questions.find(question => question.asked?.shown) ?? null;
 }
 
-/** The question that is asked, or none. */
+/** Show the current question, or none. */
 export function showAsked(place, question, { here, missing }, perform) {
   const items = question ? [question] : [];
   keep(place, items, key, each => makeQuestion(each, perform), (card, each) => {
@@ -65,7 +65,7 @@ export function showAsked(place, question, { here, missing }, perform) {
   });
 }
 
-/** All questions of a lesson. */
+/** Show all questions of a lesson. */
 export function showQuestions(place, questions, perform) {
   keep(place, questions, key, each => makeQuestion(each, perform, "card"), showQuestion);
 }
@@ -86,7 +86,7 @@ function makeQuestion(question, perform, kind = "") {
   return element("article", { class: kind }, title, element("p", { class: "progress quiet" }), element("p", { class: "missing quiet" }), actions, list);
 }
 
-/** A button for everything that can be done with a question; `showActions` shows those that fit now. */
+/** A button for each action on a question; `showActions` shows those that apply now. */
 export function makeActions({ number }, perform) {
   return ACTIONS.map(([name, words, what]) => {
     const button = element("button", { "aria-label": `${words}: ${number}`, on: () => perform(name, what(button.question)) }, words);
@@ -94,7 +94,7 @@ export function makeActions({ number }, perform) {
   });
 }
 
-/** Bring the buttons of a question up to date. */
+/** Update the buttons of a question. */
 export function showActions(buttons, question) {
   ACTIONS.forEach(([, , , fits], index) => {
     buttons[index].question = question;
@@ -107,7 +107,7 @@ const number = round => question => ({ number: question.number, round, seconds: 
 const asking = question => ({ asked: question.asked.asked });
 const discussing = question => ({ ...asking(question), seconds: 2 * seconds() });
 
-// What may be done, the words on its button, what is sent, and when the button is there.
+// Each action: its name, the text of its button, what it sends, and when the button is shown.
 const ACTIONS = [
   ["ask", "Ask", number("before"), ({ asked }) => !asked || (!asked.open && !asked.answers)],
   ["close", "Close", asking, ({ asked }) => asked?.open],

@@ -1,12 +1,12 @@
-// What an instructor looks at while teaching: the notes and minutes of each section, the next question, what learners ask.
+// What an instructor needs while teaching: each section's notes and minutes, the next question, and what learners ask.
 
 import { element, keep, say, sentence } from "./page.js";
 
-let plan = null; // of each lesson its sections: minutes, notes, predictions
+let plan = null; // lesson -> its sections, with minutes, notes and predictions
 export const loading = fetch("view/plan").then(answer => (answer.ok ? answer.json() : {})).catch(() => ({}));
 loading.then(loaded => (plan = loaded));
 
-/** The questions of learners, the most wanted first. */
+/** Show the learners' questions, most wanted first. */
 export function showWonderings(list, wonderings, perform) {
   keep(list, wonderings, each => each.question, each => makeWondering(each, perform), (item, each) => {
     say(item.querySelector(".votes"), each.votes ? `▲ ${each.votes}` : "");
@@ -20,14 +20,14 @@ function makeWondering(each, perform) {
   return element("li", {}, line, element("p", {}, each.text), act("show", "Show on projector"));
 }
 
-/** The way to the slides of a lesson, with the class's polls in them. */
+/** Link to the slides of a lesson, which contain the class's polls. */
 export function showSlides(link, lesson) {
   link.hidden = !plan?.[lesson];
   link.href = `slides/${lesson}`;
   say(link, `Open the slides of ${lesson}`);
 }
 
-/** How long the class has been in its section, against the plan, and which question comes next. */
+/** Show how long the class has been in its section, compared with the plan, and which question comes next. */
 export function showTime(place, state, perform) {
   const { call } = state;
   const section = call && plan?.[call.lesson]?.find(each => each.section === call.section);
@@ -40,7 +40,7 @@ export function showTime(place, state, perform) {
   place.next.onclick = () => perform("ask", { number: next, round: "before", seconds: Number(place.seconds.value) });
 }
 
-/** The first prediction from this section on that was not asked yet. */
+/** The first prediction, from this section on, that has not been asked yet. */
 function nextQuestion(call, questions) {
   const sections = plan?.[call.lesson] ?? [];
   const from = sections.slice(Math.max(0, sections.findIndex(each => each.section === call.section)));
@@ -48,7 +48,7 @@ function nextQuestion(call, questions) {
   return from.flatMap(each => each.asks).find(number => !asked.has(number)) ?? null;
 }
 
-/** The sections of a lesson: everyone can be called to each; its notes beside it. */
+/** Show the sections of a lesson, each with its notes and a button that calls everyone to it. */
 export function showPlan(list, lesson, state, perform) {
   const sections = plan?.[lesson] ?? [];
   keep(list, sections, each => `${lesson} ${each.section}`, each => makeSection(lesson, each, perform), (card, each) => {

@@ -131,7 +131,7 @@ class History:
 def read_history(path: Path) -> History:
     """Read a record, even while the class is running. Raises `BadRecord` if the file is not one."""
     if not path.is_file():
-        raise BadRecord(f"{path}: there is no such file; give the record that `course class` has named")
+        raise BadRecord(f"{path}: there is no such file; give the record that `course class` printed")
     about = dict(read(path, "SELECT key, value FROM about"))
     names = dict(read(path, "SELECT learner, name FROM learners ORDER BY joined"))
     tally, events = Tally(content()), list(read_events(path))

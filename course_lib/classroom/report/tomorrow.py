@@ -64,9 +64,10 @@ def efforts(history: History) -> list[Effort]:
 
 
 def lost(history: History) -> tuple[dict[Place, set[str]], dict[str, Place]]:
-    """Return who was stuck, asked to slow down, or had a question or voted for one, by section; and each question's.
+    """Return the learners who were lost in each section, and the section of each question.
 
-    A phone is in no section: its learner is where the class was last called to, or asked something.
+    Learners are lost if they are stuck, ask to slow down, or have a question or vote for one. A phone is in no section:
+    its learner counts where the class was last called to, or asked something.
     """
     found: dict[Place, set[str]] = defaultdict(set)
     asks = {
@@ -102,7 +103,7 @@ def points(history: History) -> list[Point]:
 
 
 def _belief(history: History) -> Point | None:
-    """Return the misconception that most learners kept when they were asked again, or else the most frequent one."""
+    """Return the misconception that most learners still had when asked again, or else the most frequent one."""
     best, most = None, (False, 0)
     for number, question in history.course.questions.items():
         before, after = (history.tally.answers.get((number, round_), Answers()) for round_ in ROUNDS)
@@ -134,7 +135,7 @@ def _effort(history: History) -> Point | None:
         return None
     longest = max(tried, key=lambda each: (each.middle, len(each.minutes) - each.passed))
     seen = (
-        f"It took a median of {longest.middle:.0f} minutes, breaks not counted, and is meant to take "
+        f"It took a median of {longest.middle:.0f} minutes, without breaks, and is meant to take "
         f"{longest.exercise.minutes}. {longest.passed} of {len(longest.minutes)} passed."
     )
     mistakes = history.tally.exercises[longest.exercise.number].mistakes

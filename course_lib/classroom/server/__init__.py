@@ -39,7 +39,7 @@ from course_lib.classroom.server.instructor import (
 from course_lib.classroom.server.learners import Channel, Channels, Join, Link
 from course_lib.classroom.server.room import Room
 
-ON_DESKS = PAGES.parent / "learner" / "labextensions" / "course-class" / "static"  # what a phone shows as a desk does
+ON_DESKS = PAGES.parent / "learner" / "labextensions" / "course-class" / "static"  # shared by phones and desks
 MOST_FILES = 4096  # more than `MOST_CHANNELS_IN_ALL` and `MOST_UNKNOWN`
 PING = 60.0  # seconds between pings; a learner who is gone is noticed after two, a slow one is not dropped
 LOOK_EVERY = 5000  # milliseconds between checks for learners who do not read
@@ -102,7 +102,7 @@ async def _serve(options: Options) -> bool:
 
 
 def _allow_many_connections() -> None:
-    """Raise this process's limit of open files, which is 256 on macOS; there is none on Windows."""
+    """Raise this process's limit on open files, which is 256 on macOS; there is none on Windows."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -193,5 +193,5 @@ async def interrupted() -> None:
     """Wait for Ctrl-C or SIGTERM."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))  # asyncio's own are not on Windows
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))  # asyncio's do not work on Windows
     await stop.wait()

@@ -1,4 +1,4 @@
-"""The instructor's actions: what each needs, and what the record keeps of it."""
+"""The instructor's actions: what each needs, and what the record stores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_COUNTDOWN = 3600  # seconds
 
 
 def action(kind: str, details: dict[str, Any], tally: Tally, members: Members) -> Event:
-    """Return what the record keeps of an action, apart from its kind and time. Raises `Refused` with the reason."""
+    """Return what the record stores about an action, besides its kind and time. Raises `Refused` with the reason."""
     return ACTIONS[kind](details, tally, members)
 
 

@@ -1,7 +1,7 @@
 """The addresses of a class, and its self-signed certificate for `--tls`.
 
 Learners' machines check the certificate against the fingerprint in the class's address, and the instructor's browser
-asks once. We create it with the `openssl` program, so no package has to be installed.
+asks about it once. We create it with the `openssl` program, so no package has to be installed.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Address:
 
     @property
     def learners(self) -> str:
-        """The URL for learners, with the certificate's fingerprint for their side to check."""
+        """The URL for learners, with the certificate's fingerprint to check."""
         return f"{self.base}/#sha256={self.fingerprint}" if self.fingerprint else self.base
 
     def with_code(self, code: str, name: str = "code") -> str:
-        """Return the URL that a phone opens: the code stands after the `#`, which browsers do not send."""
+        """Return the URL that a phone opens: the code comes after the `#`, so browsers do not send it."""
         return f"{self.base}/#{name}={code}" if code else self.base
 
     def instructors(self, token: str) -> str:
@@ -62,13 +62,13 @@ class Address:
 
     @property
     def names(self) -> frozenset[str]:
-        """The host names that we answer to. We also accept any IP address, but no other name (DNS rebinding)."""
+        """The host names that we answer to. To prevent DNS rebinding, we accept no others, except IP addresses."""
         own = {"localhost", self.host, socket.gethostname(), socket.getfqdn(), urlsplit(self.given).hostname or ""}
         return frozenset(name.lower() for name in own if name)
 
 
 def qr_code(text: str) -> str:
-    """Return a QR code as a data URI, drawn here; "" without the package for it."""
+    """Return a QR code as a data URI, drawn on this machine; "" if `segno` is not installed."""
     try:
         import segno
     except ImportError:

@@ -30,7 +30,7 @@ HEADERS = {
 }
 A_WEEK = 7  # days that a login lasts
 LARGEST_BODY = 16_384  # bytes of a request body
-IDLE = 60.0  # seconds until an idle browser connection is closed, or one that does not send its whole headers
+IDLE = 60.0  # seconds until we close a connection that is idle or has not sent all of its headers
 SLOWEST_BODY = 15.0  # seconds in which a body must arrive
 MOST_UNKNOWN = 500  # connections of people who have shown neither a learner's secret nor the instructor's cookie
 
@@ -62,7 +62,7 @@ class Quiet(RequestHandler):
     """A request handler that logs only our own faults: strangers must not fill the instructor's terminal, or a disk."""
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        """Log what we did not expect; the client's faults are the client's."""
+        """Log only what we did not expect; bad requests are the client's fault."""
         if not isinstance(value, HTTPError):
             super().log_exception(typ, value, tb)
 
@@ -116,7 +116,7 @@ def is_own_host(host: str, host_names: frozenset[str]) -> bool:
     """Whether the Host is an IP address or one of our names. DNS rebinding cannot forge an IP address."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # a bracket without its pair
+    except ValueError:  # an unmatched bracket
         return False
     try:
         ipaddress.ip_address(name)

@@ -51,7 +51,7 @@ class HubLogin:
                 raise Finish()
             return False
         if self._instructors not in user.get("groups", ()):
-            raise HTTPError(403, f"{user['name']} is not in the Hub's group {self._instructors}: this page is for them")
+            raise HTTPError(403, f"{user['name']} must be in the Hub's group {self._instructors} to see this page")
         return True
 
     async def let_in(self, handler: Guarded) -> tuple[Learner, str]:

@@ -27,12 +27,12 @@ from course_lib.grading.pages import sha256
 PAGES = Path(__file__).resolve().parent.parent / "pages"
 TEMPLATES = Environment(loader=FileSystemLoader(PAGES), autoescape=True, undefined=StrictUndefined)
 POLICY = "Content-Security-Policy"
-SLIDES_POLICY = (  # a lesson's outputs have styles of their own, but no scripts
+SLIDES_POLICY = (  # a lesson's outputs contain styles, but no scripts
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 CHANGES_EVERY = 0.25  # minimum seconds between snapshots
-PAUSE = 10  # times as long as a snapshot takes: a large one must not slow down the class
+PAUSE = 10  # times the duration of a snapshot: a large one must not slow down the class
 STILL_THERE = 15.0  # seconds between keep-alives: proxies close idle connections
 SLOWEST_READER = timedelta(seconds=60)
 
@@ -185,7 +185,7 @@ class Plan(ForInstructors):
 
 @cache
 def plan() -> dict[str, list[dict[str, Any]]]:
-    """Return the sections of each lesson, as the class names them."""
+    """Return the sections of each lesson, with the headings that the class uses."""
     from course_lib.authoring.outline import outlines
     from course_lib.classroom.teaching import read_notes
 

@@ -19,7 +19,7 @@ from course_lib.classroom.server.guards import A_WEEK, Guarded, Quiet, is_same_o
 from course_lib.classroom.server.members import Learner, TooManyTries, WrongCode
 from course_lib.classroom.server.room import NotSaved, Room
 
-SOON = 0.5  # seconds in which everyone is told what other learners do
+SOON = 0.5  # seconds until everyone receives what other learners do
 SLOWEST_READER = 60.0  # seconds until we drop a learner who does not read; the client reconnects
 COME_BACK_LATER = 1013
 SLOWED = (
@@ -31,7 +31,7 @@ SLOWED = (
 class Join(Guarded):
     """`POST /join` with the class's code and a name: returns a secret for this learner.
 
-    A page of ours gets it as a cookie, which no script can read; `DELETE` forgets the cookie.
+    Our own pages get it as a cookie, which no script can read; `DELETE` removes the cookie.
     """
 
     def check_xsrf_cookie(self) -> None:
@@ -105,7 +105,7 @@ class Allowance:
 
 
 class Channels:
-    """The open channels of a class. Each channel queues what it has to send, and only the newest state."""
+    """The open channels of a class. Each channel queues its acknowledgements, and only the newest state."""
 
     def __init__(self, room: Room) -> None:
         self._room, self._of = room, dict[str, set[Channel]]()
@@ -131,7 +131,7 @@ class Channels:
             own.remove(channel)
             self._room.here[channel.learner] -= 1
             if not own:
-                del self._of[channel.learner]  # whoever comes back is the last in line
+                del self._of[channel.learner]  # learners who come back are last in line
                 del self._room.here[channel.learner]
 
     def allowance(self, learner: str) -> Allowance:
@@ -163,8 +163,8 @@ class Channels:
 class Channel(Quiet, WebSocketHandler):
     """`/channel`: receives a learner's events, and sends acknowledgements and the state of the class.
 
-    One message is in flight at a time. Meanwhile, we collect acknowledgements, at most as many as the learner may have
-    sent events, and remember only that the state has changed.
+    Only one message is in flight at a time. Meanwhile, we collect acknowledgements (the limit on events bounds their
+    number) and remember only that the state has changed.
     """
 
     learner = ""
@@ -204,7 +204,7 @@ class Channel(Quiet, WebSocketHandler):
         scheme, _, secret = self.request.headers.get("Authorization", "").partition(" ")
         if scheme:
             return secret if scheme == "Bearer" else ""
-        return self.get_cookie(self.settings["learner_cookie"], "") or ""  # of our own pages: see `check_origin`
+        return self.get_cookie(self.settings["learner_cookie"], "") or ""  # only our own pages: see `check_origin`
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
         """Accept the events, now or after the rate limit allows it. The next message is read after this one is done."""
@@ -222,7 +222,7 @@ class Channel(Quiet, WebSocketHandler):
         self._slowed = True
         self._send()
         await asyncio.sleep(wait)
-        if self.ws_connection is not None:  # else they come again, in order, on the next channel
+        if self.ws_connection is not None:  # else the learner sends them again, in order, on the next channel
             self._take(events)
 
     def _take(self, events: list[Any]) -> None:
@@ -230,11 +230,11 @@ class Channel(Quiet, WebSocketHandler):
         try:
             found, refused = self.room.take(self.learner, events, lambda: self._acknowledge(kept, refused))
         except NotSaved:
-            return self.tell_state()  # which says so; the learner sends them again
+            return self.tell_state()  # the state includes the trouble, and the learner sends them again
         kept += found
 
     def tell_state(self) -> None:
-        """Send the state, as it is when the message goes out."""
+        """Send the newest state with the next message."""
         self._state_is_new = True
         self._send()
 
@@ -249,7 +249,7 @@ class Channel(Quiet, WebSocketHandler):
         self._send()
 
     def _send(self) -> None:
-        """Send what is pending, unless a message is in flight; then it is sent afterwards."""
+        """Send what is pending, unless a message is in flight; `_sent` then calls this again."""
         if self.waits_since or self.ws_connection is None:
             return
         message = self._message()

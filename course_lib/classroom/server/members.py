@@ -18,11 +18,11 @@ from course_lib.classroom.server.record_file import Statement, read
 # Letters that are easy to read aloud and copy from a screen: no 0/O or 1/l/i, and no vowels, so no words.
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"
 CODE_LENGTH = 10
-# 27 ** 10 = 2.1e14 codes (48 bits). We check every code, so that wrong ones never keep out the right one: the limit to
-# guessing is our own speed, 2,000 a second on one core. At 5,000, a day of guessing has a chance of one in 480,000, and
-# 16 weeks, day and night, one in 4,000.
-FASTEST_GUESSING = 5000  # codes a second
-TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes, before we only say: wait a minute
+# 27 ** 10 = 2.1e14 codes (48 bits). We check every code, so wrong ones never lock out the right one, and only our own
+# speed limits guessing: 2,000 codes per second on one core. At 5,000, the chance to guess the code in a day is 1 in
+# 480,000; in 16 weeks, day and night, it is 1 in 4,000.
+FASTEST_GUESSING = 5000  # codes per second
+TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes a minute; then we answer "too many"
 MOST_ADDRESSES = 10_000
 FORGOTTEN = "forgotten "  # instead of a hash: this learner has to join again
 TOKEN_LIVES = 7 * 24 * 3600.0  # seconds that an instructor's token is valid
@@ -31,7 +31,7 @@ MOST_LINKS = 4  # per learner; a new one replaces the oldest
 
 
 class WrongCode(Refused):
-    """The code is not that of the class."""
+    """This is not the class's code."""
 
 
 class TooManyTries(Refused):
@@ -70,7 +70,7 @@ def _code_letters(code: str) -> bytes:
 
 
 class Tries:
-    """Wrong codes of the last minute, by address and in total."""
+    """Wrong codes in the last minute, by address and in total."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class Members:
         self._by_account: dict[str, Learner] = {}
         self._names: set[str] = set()
         self._links: dict[bytes, tuple[str, float]] = {}  # code -> secret and end; never saved
-        self._next_place: dict[str, int] = {}  # by name: where to look for a free one, not from the start each time
+        self._next_place: dict[str, int] = {}  # by name: the number from which to look for a free one
         for row in read(path, "SELECT learner, name, account, hash FROM learners ORDER BY joined"):
             self._add(Learner(*row))
 
@@ -123,7 +123,7 @@ class Members:
         return code
 
     def of_link(self, code: str) -> tuple[Learner, str] | None:
-        """Return the learner whose link this is, and their secret, and use the link up; None if it is not valid."""
+        """Use up a link and return its learner and their secret, or None if it is not valid."""
         secret, ends = self._links.pop(_code_letters(code), ("", 0.0))
         learner = self.of_secret(secret) if ends > time.monotonic() else None
         return None if learner is None else (learner, secret)
@@ -133,7 +133,7 @@ class Members:
         return self._by_learner[learner].name
 
     def join(self, name: str, account: str = "", address: str = "") -> tuple[Learner, str, list[Statement]]:
-        """Return a new learner, their secret, and the SQL that saves both. A Hub account always is the same learner."""
+        """Return a new learner, their secret, and the SQL that saves both. A Hub account is always the same learner."""
         known = self._by_account.get(account) if account else None
         learner = known or Learner(secrets.token_hex(8), self._free_name(name), account, address=address)
         secret = secrets.token_urlsafe(32)
@@ -162,7 +162,7 @@ class Members:
         return [("DELETE FROM learners WHERE learner = ?", (chosen.learner,))]
 
     def forget_names(self) -> list[Statement]:
-        """Replace all names by numbers. Returns the SQL that removes them from the record."""
+        """Replace all names with numbers. Returns the SQL that removes them from the record."""
         self._names.clear()
         self._by_account.clear()
         for place, learner in enumerate(self._by_learner.values(), 1):

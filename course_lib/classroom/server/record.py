@@ -3,8 +3,9 @@
 A writer thread commits statements in batches, every few milliseconds, and runs their callbacks after the commit. The
 file stores who has joined (with secrets only as hashes), and every event once.
 
-Only what is on disk, in the file that the path names, is acknowledged. While nothing can be written, `trouble` says
-why. If the file was deleted, replaced or overwritten, we write it again from the open connection, which still has it.
+We acknowledge only what is on disk, in the file at the record's path. While nothing can be written, `trouble` gives the
+reason. If the file is deleted, replaced or overwritten, we write it again from the open connection, which still has
+everything.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from course_lib.classroom.server.record_file import (
 
 GATHER = 0.02  # seconds to collect statements for a commit; longer with many learners: fewer commits and messages
 GATHER_MORE, MANY = 0.03, 20  # used after a batch of at least MANY
-RETRY = 1.0  # seconds before retrying a failed commit, and between looks at an idle file
-LARGEST_LOG = 4 << 20  # bytes of SQLite's write-ahead log before we move it into the file, at least
-LARGEST_PART = 4  # ... and more than the file's size divided by this, because each move reads the whole file
+RETRY = 1.0  # seconds before retrying a failed commit, and between checks of an idle file
+LARGEST_LOG = 4 << 20  # bytes that SQLite's write-ahead log must exceed before we move it into the file ...
+LARGEST_PART = 4  # ... as well as the file's size divided by this, because each move reads the whole file
 SIZES = "SELECT (SELECT count(*) FROM learners), (SELECT max(place) FROM events)"  # events are never deleted
 SMALL_TABLES = tuple(f"SELECT * FROM {table} ORDER BY rowid" for table in TABLES if table != "events")
 INTACT = f"{SIZES}, (SELECT count(*) FROM events), (SELECT * FROM pragma_quick_check)"
@@ -65,7 +66,7 @@ class Record:
         self._lock = locked(path)
         self._connection = open_to_write(path)
         self._digest = digest(self._connection)  # which also fills the cache
-        self._is_lost = False  # the file was found to be another one, whatever its marks are
+        self._is_lost = False  # the file turned out to be a different one, whatever its marks
         self._sizes, self._seen = self._connection.execute(SIZES).fetchone(), marks_of(path)
         self._waiting: queue.SimpleQueue[tuple[list[Statement], Callable[[], None]] | None] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -82,7 +83,7 @@ class Record:
         self._fold_in = True
 
     def close(self) -> bool:
-        """Write what is queued and close the file. Returns whether everything was saved; it doesn't wait for space."""
+        """Write what is queued and close the file. Returns whether everything was saved, without waiting for space."""
         self._closing.set()
         self._waiting.put(None)
         self._writer.join()
@@ -104,7 +105,7 @@ class Record:
     def _next(self) -> list[Any]:
         with contextlib.suppress(queue.Empty):
             return [self._waiting.get(timeout=RETRY)]
-        return []  # nobody writes: only look whether the file is still there
+        return []  # nothing to write: only check that the file is still there
 
     def _commit(self, batch: Batch) -> None:
         """Commit a batch in one transaction, retrying until it is saved. Callbacks run only after success."""
@@ -112,11 +113,11 @@ class Record:
             try:
                 self._save([each for statements, _ in batch for each in statements])
                 break
-            except Exception as error:  # whatever it is, this thread must go on, and the class must hear of it
+            except Exception as error:  # whatever it is, this thread must go on and report it
                 trouble = f"{self.path} cannot be written ({error}), so nothing is saved or acknowledged until it can"
                 if self._closing.is_set():
                     self._unsaved += sum(len(statements) for statements, _ in batch)
-                    return self._say(f"{trouble}. Learners keep what is missing, and send it when the class goes on")
+                    return self._say(f"{trouble}. Learners keep what is missing, and send it when the class continues")
                 self._report(trouble, self.notice)
                 self._closing.wait(RETRY)
         self._report("", self.notice)
@@ -142,8 +143,8 @@ class Record:
         raise BadRecord("another program keeps changing it")  # while we write, three times in a row
 
     def _move_log(self) -> bool:
-        """Move the write-ahead log into the file, if that is due. Returns whether the file has everything afterwards:
-        it changes here, so its mark cannot tell whether another program has changed it, too.
+        """Move the write-ahead log into the file, if it is time. Returns whether the file has everything afterwards:
+        the move changes its mark, so the mark cannot show whether another program has changed it, too.
         """
         main, log = self._seen
         is_long = main is not None and log is not None and log[1] > max(LARGEST_LOG, main[1] // LARGEST_PART)
@@ -157,7 +158,7 @@ class Record:
         return not self._is_lost
 
     def _is_in_place(self) -> bool:
-        """Whether the path still names our file, with everything in it. Only a file that was touched is read."""
+        """Whether the path still names our file, with everything in it. We read it only if its marks changed."""
         if self._is_lost:
             return False
         (main, log), (old_main, old_log) = marks_of(self.path), self._seen
@@ -171,8 +172,8 @@ class Record:
         return False
 
     def _holds_everything(self) -> bool:
-        """Whether the file that the path names is a whole record, with every row as it was saved: a page with other
-        bytes may look like a page, too.
+        """Whether the file at the path is a complete record, with every row as it was saved: a page with the wrong
+        bytes may still look valid.
         """
         with contextlib.suppress(BadRecord, sqlite3.Error):
             connection = open_to_read(self.path)
@@ -229,7 +230,7 @@ class Record:
         return copy
 
     def _abandon(self) -> None:
-        """Close the lost file without changing it: someone else may have put theirs into its place."""
+        """Close the lost file without changing it: someone may have put a different file in its place."""
         log = self.path.with_name(f"{self.path.name}-wal")
         if is_ours := same_file(mark_of(log), self._seen[1]):
             os.truncate(log, 0)  # else SQLite would copy it into the file when it closes

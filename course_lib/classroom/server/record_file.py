@@ -83,7 +83,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def digest(connection: sqlite3.Connection, after: int = 0) -> int:
-    """Return the sum of the digests of all events from a place on. The file never stores its own digest."""
+    """Return the sum of the digests of all events after a place. The file never stores its own digest."""
     rows = connection.execute("SELECT * FROM events WHERE place > ?", (after,))
     return sum(int.from_bytes(blake2b(repr(row).encode(), digest_size=16).digest(), "big") for row in rows) % DIGESTS
 
@@ -110,7 +110,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA secure_delete=ON")  # overwrite deleted names in the file
-        connection.execute("PRAGMA wal_autocheckpoint=0")  # only `_save` changes the file, so it knows who else does
+        connection.execute("PRAGMA wal_autocheckpoint=0")  # only `_save` changes the file, so it notices other changes
         connection.execute(f"PRAGMA cache_size={CACHE}")
         known = connection.execute("PRAGMA user_version").fetchone()[0]
         if known > VERSION or (known == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
@@ -131,14 +131,14 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def marks_of(path: Path) -> tuple[Mark, Mark]:
-    """Return the marks of a record and of its write-ahead log; None for a file that is not there."""
+    """Return the marks of a record and of its write-ahead log; None for a file that does not exist."""
     return mark_of(path), mark_of(path.with_name(f"{path.name}-wal"))
 
 
 def mark_of(path: Path) -> Mark:
     with contextlib.suppress(OSError):
         found = path.stat()
-        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns  # one can be set back
+        return (found.st_dev, found.st_ino), found.st_size, found.st_mtime_ns, found.st_ctime_ns  # mtime is settable
     return None
 
 

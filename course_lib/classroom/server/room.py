@@ -25,7 +25,7 @@ from course_lib.classroom.server.record import Record
 from course_lib.classroom.server.record_file import Statement, event_statement, read, read_events
 from course_lib.classroom.server.tally import INSTRUCTOR, Tally
 
-RECORD_IS_FULL = "the class's record is full: nothing more is kept"
+RECORD_IS_FULL = "the class's record is full: nothing more is saved"
 KEEP_IT = "it cannot save anything now; what you do is kept and sent later"
 SEEN_BY_ITS_LEARNER = ("answered", "stuck", "showed", "slower", "done", "wondered", "seconded")
 SEEN_BY_EVERYONE = ("wondered", "seconded")
@@ -48,8 +48,8 @@ class Room:
         self.tally = Tally(content)
         self.here: Counter[str] = Counter()  # open channels per learner
         self.changed: Callable[[Iterable[str] | None], None] = lambda _: None
-        self.changed_for_everyone: Callable[[], None] = lambda: None  # they may be told a little later
-        self._unsaved: set[asyncio.Future[None]] = set()  # of those who wait until something is saved
+        self.changed_for_everyone: Callable[[], None] = lambda: None  # they may receive it a little later
+        self._unsaved: set[asyncio.Future[None]] = set()  # futures of those who wait for something to be saved
         self._seen: dict[str, set[bytes]] = defaultdict(set)  # event ids per learner
         self._bytes: Counter[str] = Counter()
         self._bytes_in_all = 0
@@ -75,7 +75,7 @@ class Room:
         return hashed(token) in self._instructors
 
     async def join(self, code: str, name: str, address: str) -> tuple[Learner, str]:
-        """Admit a learner who knows the code. Returns the secret, of which we store only a hash."""
+        """Admit a learner who knows the code. Returns the learner and the secret, of which we store only a hash."""
         linked = self.members.of_link(code)
         if linked is not None:
             return linked
@@ -107,7 +107,7 @@ class Room:
                     statements.append(self._count(learner, event))
                     touched |= {learner} if event["kind"] in SEEN_BY_ITS_LEARNER else set()
                     everyone |= event["kind"] in SEEN_BY_EVERYONE
-                    touched |= {*self.tally.hands} if len(self.tally.hands) != hands else set()  # a line moves up
+                    touched |= {*self.tally.hands} if len(self.tally.hands) != hands else set()  # those in line move up
             except Refused as refusal:
                 refused[protocol.clean_text(sent.get("id") if isinstance(sent, dict) else "", 40)] = str(refusal)
             else:
@@ -131,7 +131,7 @@ class Room:
             raise Refused(f"the class keeps {protocol.MOST_EVENTS} events per learner, and you have reached that limit")
         if self._bytes_in_all >= protocol.MOST_BYTES_IN_ALL:
             raise Refused(RECORD_IS_FULL)
-        half = protocol.MOST_BYTES_IN_ALL // 2  # of the record is for what each learner can count on
+        half = protocol.MOST_BYTES_IN_ALL // 2  # the second half of the record is reserved for equal shares
         share = protocol.MOST_BYTES if self._bytes_in_all < half else half // protocol.MOST_LEARNERS
         if self._bytes[learner] >= share:
             raise Refused(f"the class keeps {share} bytes per learner, and you have reached that limit")
@@ -204,7 +204,7 @@ class Room:
         self.record.troubled = lambda: deliver([self._tell_of_trouble])
 
     def _tell_of_trouble(self) -> None:
-        """Tell everyone that nothing can be saved, or that it can again. Nobody waits for a disk to have room."""
+        """Notify everyone that nothing can be saved, or that saving works again. Nobody waits for disk space."""
         for waiting in self._unsaved if self.record.trouble else ():
             if not waiting.done():
                 waiting.set_exception(NotSaved(self.record.trouble))

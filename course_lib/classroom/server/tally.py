@@ -40,14 +40,14 @@ def _choice(question: Prediction, said: Any) -> int:
 
 @dataclass
 class Asking:
-    """One occasion of asking the class a question."""
+    """One instance of asking the class a question."""
 
     asked: str
     number: str
     round: str
     ends: float = 0.0  # when the countdown is over, if there is one: of the vote, then of the discussion
     open: bool = True
-    discussed: bool = False  # the vote is closed, and neighbors convince each other
+    discussed: bool = False  # the vote is closed, and neighbors discuss
     revealed: bool = False
     answers: Answers = field(default_factory=Answers)
 
@@ -111,11 +111,11 @@ class Tally:
     been: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     hands: dict[str, Hand] = field(default_factory=dict)  # in the order in which they were raised
     slower: set[str] = field(default_factory=set)
-    done: set[str] = field(default_factory=set)  # with what the class does now
+    done: set[str] = field(default_factory=set)  # learners who are done with the current task
     questions: dict[str, Question] = field(default_factory=dict)
-    board: list[Question] = field(default_factory=list)  # the open ones, the most wanted first
+    board: list[Question] = field(default_factory=list)  # open questions, most wanted first
     call: Call | None = None
-    stage: dict[str, str] = field(default_factory=dict)  # what the projector shows of a learner: a cell or a question
+    stage: dict[str, str] = field(default_factory=dict)  # what the projector shows: a learner's cell or question
 
     @property
     def shown(self) -> Asking | None:
@@ -244,7 +244,7 @@ class Tally:
         self.slower.clear()
 
     def _fresh(self, _: str, __: Event) -> None:
-        """Something new begins, with which nobody is done yet."""
+        """Start something new, which nobody is done with yet."""
         self.done.clear()
 
     def _settle(self, _: str, event: Event) -> None:

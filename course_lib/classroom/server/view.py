@@ -13,8 +13,8 @@ from course_lib.classroom.content import Content
 from course_lib.classroom.server.tally import Answers, Asking, Question, Tally, Trials
 
 MOST_MISTAKES = 12  # shown per exercise, most frequent first
-MANY_TRIES = 3  # failed checks after which a learner may need help, and does not ask for it
-MOST_QUESTIONS = 20  # that learners see, the most wanted first
+MANY_TRIES = 3  # failed checks after which a learner may need help without asking
+MOST_QUESTIONS = 20  # shown to learners, most wanted first
 
 Naming = Callable[[str], str]  # learner -> name
 
@@ -97,7 +97,7 @@ def _called(tally: Tally) -> dict[str, Any] | None:
 
 
 def _asked(asking: Asking, question: Prediction, learner: str, tally: Tally) -> dict[str, Any]:
-    tells = asking.revealed or not question.typed  # the known numbers would give the answer away
+    tells = asking.revealed or not question.typed  # the choices' numbers would give the answer away
     return {
         "asked": asking.asked,
         "number": question.number,

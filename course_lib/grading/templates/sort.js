@@ -1,4 +1,4 @@
-{# Sorts a table by the column that is pressed. Without it the rows stay in the order of the names. #}
+{# Sorts a table by the column whose head is clicked. Without this script, the rows stay sorted by name. #}
 const order = new Intl.Collator(undefined, { numeric: true }).compare;
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];

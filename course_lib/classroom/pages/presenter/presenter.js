@@ -1,14 +1,14 @@
-// One screen at a time, one step at a time. The address keeps the place: #12.1 is screen 12 with one more step shown.
+// One screen at a time, one step at a time. The URL holds the place: #12.1 is screen 12 with one more step shown.
 "use strict";
 const sections = [...document.querySelectorAll("#wall section")];
 const notes = JSON.parse(document.getElementById("section-notes").textContent);
 const isSpeaker = location.hash === "#speaker";
-const SMALLEST = 0.62; // of the large type; what needs less is scrolled
+const SMALLEST = 0.62; // of the full type size; a slide that needs smaller type scrolls
 let screen = 0, step = 0, other = null, entered = {}, isClassShown = false;
 
 const element = id => document.getElementById(id);
 const stepsOf = place => [...sections[place].querySelectorAll(".step")];
-const frame = element("class"); // only where a class serves the slides
+const frame = element("class"); // exists only if a class serves the slides
 const last = place => stepsOf(place).length - 1;
 
 function fit(section) {
@@ -20,7 +20,7 @@ function fit(section) {
   }
 }
 
-/** The poll covers the slide while its newest step is a question; `c` puts the class over any slide. */
+/** The poll covers the slide while its newest step is a question; `c` shows the class over any slide. */
 function showClass() {
   const asked = stepsOf(screen)[step]?.querySelector(".question");
   frame.hidden = !asked && !isClassShown;
@@ -35,7 +35,7 @@ function show(toScreen, toStep) {
   const section = sections[screen];
   sections.forEach((one, place) => one.classList.toggle("shown", place === screen));
   const steps = stepsOf(screen);
-  steps.forEach(one => one.classList.add("on")); // sized for all of them: nothing jumps when the next one comes
+  steps.forEach(one => one.classList.add("on")); // sized for all steps, so nothing jumps when the next one appears
   fit(section);
   steps.forEach((one, place) => one.classList.toggle("on", place <= step));
   if (step) steps[step].scrollIntoView({block: "nearest"});

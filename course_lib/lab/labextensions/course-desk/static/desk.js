@@ -1,5 +1,5 @@
 // The course's desk in JupyterLab: a home page with the lessons, outcomes that stay folded until there is a prediction,
-// a way out of a kernel that is new, and what comes next at the end of a notebook.
+// help after a kernel restart, and what comes next at the end of a notebook.
 //
 // A federated extension, written by hand: JupyterLab calls `init` with the packages that it shares, and `get` for the
 // plugin. Numbers come from the lab's server, course/home.
@@ -32,7 +32,7 @@
 
   const button = (words, onclick) => element("button", { type: "button", class: "course-desk-button", onclick }, words);
   const inView = (shown) => setTimeout(() => shown.scrollIntoView({ block: "nearest" }), 100); // once it is laid out
-  // What arrives piece by piece is in view with all of them, as long as its reader is there.
+  // Keep output in view while it arrives piece by piece, as long as the reader stays there.
   const keepInView = (shown, isThere) => [100, 500, 1500].forEach((later) =>
     setTimeout(() => shown.isConnected && isThere() && shown.scrollIntoView({ block: "nearest" }), later));
   const textOf = (cell) => cell.model.sharedModel.getSource();
@@ -41,23 +41,23 @@
 
   // ---- outcomes, folded --------------------------------------------------------------------------------------------
 
-  // Cells from a prediction to the next heading are hidden until it is answered or skipped. They are there all the
-  // same: to run one of them, alone or with all others, is to skip. Text that answers a question of the text above is
-  // hidden until the cell between them has run.
+  // Cells from a prediction to the next heading are hidden until it is answered or skipped. They can still run, and
+  // running any of them skips the prediction. Text that answers a question in the text above is hidden until the cell
+  // between the two has run.
   class Folds {
     constructor(panel) {
       this.panel = panel;
       this.opened = new Set();
-      this.hidden = new Map(); // cell -> the number that hides it
-      this.bars = new Map(); // number -> what stands for the hidden cells
+      this.hidden = new Map(); // cell -> what hides it: a prediction's number or a cell's id
+      this.bars = new Map(); // number or id -> the bar shown in place of the hidden cells
       this.listening = new WeakSet();
-      this.asked = null; // the prediction that was run last, until another cell is active
+      this.asked = null; // the prediction that ran last, until another cell becomes active
       panel.content.model.cells.changed.connect(() => this.later());
       panel.content.activeCellChanged.connect((_, cell) => setTimeout(() => !panel.isDisposed && this.pass(cell)));
       this.draw();
     }
 
-    // Draw soon; if that unfolds what the answer to `follow` was hiding, go there.
+    // Draw soon; if that unfolds the cells that prediction `follow` was hiding, go there.
     later(follow = null) {
       this.follow ??= follow;
       clearTimeout(this.waiting);
@@ -73,7 +73,7 @@
       this.draw(follow ? number : null);
     }
 
-    // A folded cell is never the active one: after a prediction was run, that stays; arrow keys pass over the fold.
+    // Keep folded cells from becoming active: a prediction that just ran stays active; arrow keys skip the fold.
     pass(cell) {
       const { content } = this.panel;
       if (content.activeCell !== cell) return;
@@ -97,7 +97,7 @@
       cell.node.scrollIntoView({ block: "nearest" });
     }
 
-    // A cell that the reader has not left, or only as Shift+Enter does, is the active one, and in view to its end.
+    // If the reader has not left a cell, or only through Shift+Enter, keep it active, and in view down to its end.
     stay(cell) {
       const { content } = this.panel;
       const place = content.widgets.indexOf(cell);
@@ -135,7 +135,7 @@
       const unfolded = follow && cells.find((cell) => before.get(cell) === follow && !hidden.has(cell));
       if (!unfolded) return;
       this.activate(unfolded);
-      this.panel.content.activate(); // what was pressed is gone, and the keyboard's focus with it
+      this.panel.content.activate(); // the button is gone, and the keyboard focus with it
     }
 
     // The text after a code cell that answers a question before it, unless the cell has run.
@@ -150,8 +150,8 @@
     bar(number, cell) {
       const asks = ASKS.test(textOf(cell).trim());
       const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
-      const run = cell.model.executionCount && !failed ? "Answer above (the Tab key leads there)" : "Run the cell above, then answer";
-      const words = asks ? `${run}, or skip: the result stays folded until then. ` : "What follows stays folded until the cell has run. ";
+      const run = cell.model.executionCount && !failed ? "Answer above (press Tab to get there)" : "Run the cell above, then answer";
+      const words = asks ? `${run}, or skip: the result stays folded until then. ` : "The rest stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
       if (bar.firstChild.textContent !== words) bar.firstChild.textContent = words;
@@ -159,7 +159,7 @@
       return bar;
     }
 
-    // An answer is on the page, or one of the hidden cells was run another day, or waits to run again.
+    // Whether an answer is on the page, or one of the hidden cells has run before or is running.
     isOpen(number, asks, others) {
       if (this.opened.has(number)) return true;
       const until = others.findIndex(isHeading);
@@ -174,15 +174,15 @@
       cell.model.outputs.changed.connect(() => {
         const isThere = () => this.panel.content.activeCell === cell;
         this.later(isThere() ? ASKS.exec(textOf(cell).trim())?.[1] : null);
-        const fold = cell.node.querySelector(".course-desk-fold"); // below all choices, which arrive one by one
+        const fold = cell.node.querySelector(".course-desk-fold"); // below the choices, which arrive one by one
         if (fold) keepInView(fold, isThere);
       });
     }
   }
 
-  // ---- a kernel that is new ----------------------------------------------------------------------------------------
+  // ---- new kernels -------------------------------------------------------------------------------------------------
 
-  // Which cells the present kernel has run: a name that is missing may only wait in a cell above.
+  // Which cells the current kernel has run: a missing name may be defined in a cell above that has not run yet.
   class Kernel {
     constructor(panel, commands, folds) {
       this.panel = panel;
@@ -215,7 +215,7 @@
       const again = async () => {
         const above = content.widgets.slice(0, content.widgets.indexOf(cell)).filter((other) => isCode(other) && textOf(other).trim());
         offered.replaceChildren(`Running ${above.length} cells above, then this one…`);
-        content.activate(); // what was pressed is gone, and the keyboard's focus with it
+        content.activate(); // the button is gone, and the keyboard focus with it
         await runAt("notebook:run-all-above");
         await runAt("notebook:run-cell");
         this.folds.activate(cell);
@@ -252,10 +252,10 @@
       }
     }
 
-    // The kernel answers with a box of the course's own.
+    // The kernel answers with one of the course's boxes.
     ask(call, place) {
       const kernel = this.panel.sessionContext.session?.kernel;
-      if (!kernel) return void (place.textContent = "There is no kernel: choose Restart Kernel in the menu Kernel.");
+      if (!kernel) return void (place.textContent = "There is no kernel: choose Restart Kernel in the Kernel menu.");
       const request = kernel.requestExecute({ code: `import course_lib.checks\ncourse_lib.checks.${call}`, store_history: false });
       request.onIOPub = ({ header, content }) => {
         if (header.msg_type === "display_data") place.innerHTML = content.data["text/html"];
@@ -268,7 +268,7 @@
       return JSON.stringify(cell.model.outputs.toJSON()).includes(`✓ ${this.bars.get(cell)?.number} `);
     }
 
-    // Once it has passed, the hints have done their work.
+    // Once the exercise has passed, the hints are no longer needed.
     next(cell) {
       const known = this.bars.get(cell);
       const lesson = this.desk.known?.lessons.find(({ number }) => known && known.number.startsWith(number));
@@ -286,7 +286,7 @@
     constructor(app, lab, tracker) {
       Object.assign(this, { app, lab, tracker });
       this.ends = new Map(); // panel -> the card at its end
-      this.panels = new Map(); // a notebook's content -> what we keep of it
+      this.panels = new Map(); // a notebook's content -> its folds, kernel and help
       this.page = element("div", { class: "course-desk-home", tabindex: "-1" });
     }
 
@@ -294,7 +294,7 @@
       const { serverSettings } = this.app.serviceManager;
       const asked = this.lab.ServerConnection.makeRequest(`${serverSettings.baseUrl}course/home`, {}, serverSettings);
       const answer = await asked.catch(() => ({ ok: false }));
-      if (!answer.ok) return; // what is shown stays
+      if (!answer.ok) return; // keep what is shown
       this.known = await answer.json();
       this.drawHome();
       for (const [panel, card] of this.ends) this.drawEnd(panel, card);
@@ -306,7 +306,7 @@
       if (fragment) panel?.setFragment?.(fragment);
       const place = panel?.content?.widgets?.findIndex((cell) => fragment === `#cell-id=${cell.model.id}`);
       if (place >= 0) panel.content.activeCellIndex = place;
-      panel?.content?.activate(); // the keyboard leaves the button that was pressed
+      panel?.content?.activate(); // moves the keyboard focus away from the button
       if (fragment) await this.importFirst(panel);
     }
 
@@ -379,7 +379,7 @@
       if (this.known) this.drawEnd(panel, card);
     }
 
-    // Below the last cell is this card, and no new cell.
+    // Below the last cell, show this card instead of a new cell.
     toEnd(content) {
       const last = content.widgets.at(-1);
       const card = last.node.querySelector(":scope > .course-desk-end");
@@ -388,7 +388,7 @@
       keepInView(card, () => content.activeCell === last);
     }
 
-    // The next step of a lesson, or, from its exercises, the next of those; then the lesson that follows.
+    // The next step of a lesson, or its next exercise if this is an exercise notebook; then the next lesson.
     after(lesson, { context: { path } }) {
       const follows = this.known.lessons[this.known.lessons.indexOf(lesson) + 1];
       return (path.startsWith("exercises/") ? lesson.exercise : lesson.next) || (follows && { words: `lesson ${follows.number}, ${follows.title}`, path: follows.path });
@@ -410,14 +410,14 @@
 
   // ---- the plugin --------------------------------------------------------------------------------------------------
 
-  // The file's name stays the tab's label: to change it would rename the file.
+  // The tab's label stays the file's name: changing it would rename the file.
   const name = (panel) => {
     const [, folder, number] = OURS.exec(panel.context.path);
     panel.title.dataset = { ...panel.title.dataset, course: `${folder === "notebooks" ? "Lesson" : "Exercises"} ${number}` };
   };
 
-  // A home page has no contents to show: the left side makes room for it, and comes back with a notebook. In a narrow
-  // window it makes room for everything.
+  // The home page has no table of contents, so the left side collapses, and comes back with a notebook. In a narrow
+  // window, it stays collapsed.
   const sideOf = (shell) => {
     let comesBack = window.innerWidth >= 1000;
     let chosen = !shell.leftCollapsed;
@@ -429,7 +429,7 @@
         comesBack = window.innerWidth >= 1000;
       } else if (!home && shell.currentWidget && comesBack) {
         if (chosen) shell.expandLeft();
-        else shell.activateById("table-of-contents"); // what was collapsed when the page was loaded is not known any more
+        else shell.activateById("table-of-contents"); // we no longer know what was collapsed when the page was loaded
         comesBack = false;
       }
     };

@@ -1,16 +1,16 @@
 // The class that a learner is in, at the top of the notebook: what the instructor asks, and a bar with buttons.
 //
 // A federated extension of JupyterLab, written by hand: JupyterLab calls `init` with the packages that it shares, and
-// `get` for the plugin. The page never holds the learner's secret: it speaks with the lab's server, course/class/.
+// `get` for the plugin. The page never holds the learner's secret: it talks to the lab's server at course/class/.
 
 "use strict";
 (() => {
   const NAME = "course-class";
   const QUESTION = new URL("question.js", document.currentScript.src).href;
-  const READ = 1000; // milliseconds in which a section must stay in view to have been reached
-  const MOST = 0.4; // of the notebook's height, with a bar to scroll: the notebook stays in view
-  const PAUSE = 3000; // milliseconds before the server is asked again, if it did not answer
-  let shared, element, Question; // the last two are of question.js, which phones have, too
+  const READ = 1000; // milliseconds that a section must stay in view to count as reached
+  const MOST = 0.4; // of the notebook's height, then it scrolls, so that the notebook stays in view
+  const PAUSE = 3000; // milliseconds before the next request if the server did not answer
+  let shared, element, Question; // the last two come from question.js, which phones load, too
 
   // ---- small tools -------------------------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@
 
   const lessonOf = (path) => (/(?:^|\/)(\d\d)_[^/]*\.ipynb$/.exec(path) || ["", ""])[1];
 
-  // The last heading `## ...` above the middle of what is seen.
+  // The last heading `## ...` above the middle of the visible part.
   const sectionOf = (panel) => {
     const view = panel.content.node.getBoundingClientRect();
     let section = "";
@@ -71,7 +71,7 @@
     return section;
   };
 
-  // Whether the class may open the section that the instructor calls everyone to: yes, until a learner says no.
+  // Whether the class may open the section that the instructor calls everyone to: yes, until a learner turns it off.
   const LED = "course-class-led";
   const isLed = () => localStorage.getItem(LED) !== "no";
   const setLed = (yes) => localStorage.setItem(LED, yes ? "yes" : "no");
@@ -119,7 +119,7 @@
       panel.context.ready.then(() => this.look());
     }
 
-    // JupyterLab lays its parts out by their least heights: it has to be told ours.
+    // JupyterLab lays out its parts by their minimum heights, so we have to set ours.
     fit() {
       const height = this.widget.isHidden ? 0 : Math.min(this.inner.offsetHeight, this.panel.node.offsetHeight * MOST);
       const least = `${Math.ceil(height)}px`;
@@ -155,7 +155,7 @@
       this.fit();
     }
 
-    // Drawn again only if it has changed, and the focus stays where it was.
+    // Redraw a part only if it has changed, and keep the focus where it was.
     part(name, what, draw) {
       const now = JSON.stringify(what);
       if (this.shown[name] === now) return;
@@ -202,7 +202,7 @@
       this.bar.replaceChildren(status, help, slower, ready, cell, ...(call ? this.drawCall(call) : []));
     }
 
-    // Where the instructor has called everyone: a click leads there, or no click if the learner lets the class lead.
+    // Where the instructor has called everyone. A click goes there; learners who follow the class go without one.
     drawCall(call) {
       const go = element("button", { "data-name": "call", type: "button", onclick: () => this.lab.goTo(call) },
         `The class is at ${call.lesson}: ${call.section}`);
@@ -245,7 +245,7 @@
     const server = new Server(services, app.serviceManager.serverSettings);
     const headers = new Set();
     let news = null, called = null;
-    // A call that was there before this page leads nobody away; a new one does, if the learner is led.
+    // A call from before this page was opened moves nobody; a new one does, if the learner follows the class.
     const follow = (call) => {
       const isNew = called !== null && call && call.call !== called;
       called = call ? call.call : called ?? "";

@@ -1,5 +1,5 @@
-// The question that a class is asked, as a desk and a phone show it: choices or a field, later what the class said.
-// Everything is text, and nothing of it becomes markup.
+// The question for the class, as desks and phones show it: choices or a field, later the class's answers.
+// All of it is text, and none of it becomes markup.
 
 const LETTERS = "abcdefgh";
 
@@ -14,7 +14,7 @@ export const element = (tag, attributes = {}, ...children) => {
   return made;
 };
 
-/** A sentence of the course, with `code` as code and *words* that are stressed. */
+/** A sentence from the course, with `code` as code and *words* emphasized. */
 export const marked = (text) =>
   String(text).split(/(`[^`]+`|\*[^*\s][^*]*\*)/).map((piece) => {
     if (/^`.+`$/s.test(piece)) return element("code", {}, piece.slice(1, -1));
@@ -22,7 +22,7 @@ export const marked = (text) =>
     return piece;
   });
 
-/** The question in `node`; `answer(asked, said)` is called when it is answered, `say(text)` with what to tell. */
+/** The question, in `node`. It calls `answer(asked, said)` when it is answered, and `say(text)` to show a message. */
 export class Question {
   constructor({ answer, say }) {
     this.answer = answer;
@@ -31,7 +31,7 @@ export class Question {
     this.node = element("section", { class: "course-class-question", "aria-label": "Question for the class", hidden: true });
   }
 
-  /** Show what is asked, or nothing if it is null. */
+  /** Show this question, or nothing if it is null. */
   show(asked) {
     const stage = asked && `${asked.asked} ${asked.open} ${Boolean(asked.revealed)}`;
     if (this.stage !== stage) this.say("");
@@ -76,11 +76,11 @@ export class Question {
     const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
     const next = asked.discussed
       ? "Now discuss it: find a neighbor who said something else, and convince each other. You will vote again."
-      : "The question is closed; what the class said comes next.";
+      : "The question is closed; the class's answers come next.";
     return element("p", {}, `${said} ${next}`);
   }
 
-  /** A bar for each choice. Why is told of the right one and of one's own; the rest opens with a click. */
+  /** A bar for each choice, with reasons for the right one and the learner's own; other reasons open on a click. */
   outcome(asked) {
     const { counts, other, before, right, believes, why } = asked.revealed;
     const all = counts.reduce((sum, count) => sum + count, other);
