@@ -199,8 +199,8 @@ def test_a_record_that_is_overwritten_amid_a_stream_of_writes_keeps_what_it_ackn
     for _ in range(3):  # whatever the writer does at the moment
         path, until = writing.record.path, len(writing.kept) + 40
         lose(path)
-        while len(writing.kept) < until or not writing.record.notice:
-            assert not ended.wait(0.001)
+        while len(writing.kept) < until or not (writing.record.notice or lose is over_the_header):
+            assert not ended.wait(0.001)  # SQLite's log may have the header, too: then nothing is lost, or noticed
     ended.set()
     for learner in learners:
         learner.join(PATIENCE)

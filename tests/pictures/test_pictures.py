@@ -241,7 +241,7 @@ def test_split_and_repeated_work_and_virtual_stages_are_told_apart():
     for name in ("forward", "backward", "weight gradients", "recompute"):
         for virtual in range(2):
             assert sum(color == shaded(COLORS[name], virtual).lower() for *_, color in boxes(left)) == 6
-    assert "darker boxes: a later virtual stage" in left.get_xlabel()
+    assert "second shade: a later virtual stage" in left.get_xlabel()
     assert words(left)[:2] == ["0", "1"]  # 0v0 and 1v0 where there is more room
     assert [text.get_text() for text in picture.figure.legends[0].get_texts()] == [
         "forward",
