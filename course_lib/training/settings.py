@@ -87,7 +87,8 @@ def split_logs(values: Sequence[str]) -> dict[str, str]:
 def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
     """Refuse a run that cannot start, without training anything. The job checks what depends on the data.
 
-    With `may_restart`, the same command starts and restarts the job, so it may ask to resume before any checkpoint.
+    With `may_restart`, the same command starts and restarts the job, so it may ask to resume before there is a
+    checkpoint.
     """
     check_numbers(settings, ranks)
     if not may_restart:  # otherwise it runs on different machines
@@ -180,7 +181,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
 
 
 def check_can_be_made(folder: Path) -> None:
-    """Refuse a folder that cannot be written, without creating it: the run may still not start for other reasons."""
+    """Refuse a folder that cannot be written. It is not created here: the run may fail to start for another reason."""
     try:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +196,7 @@ def check_can_be_made(folder: Path) -> None:
 
 
 def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Refuse to resume from a checkpoint without --resume, or with different data than it has seen."""
+    """Refuse to resume without --resume, or with a different model or order of the data than was saved."""
     if not settings.resume and not torchrun.restarts():
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {checkpoint.position.updates}: "
