@@ -53,7 +53,7 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
 
 
 def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
-    """Return the tensor when it is safe to use: work queued on `computing` from now on waits for the copy."""
+    """Return the tensor, which is now safe to use: work queued on `computing` from now on waits for the copy."""
     computing.wait_stream(copying)
     if tensor is not None:
         tensor.record_stream(computing)  # do not reuse its memory before this stream is done with it
@@ -69,7 +69,7 @@ class Batch:
     """
 
     inputs: Tensor  # (steps, sequences) int64 tokens, or (steps, sequences, features)
-    targets: Tensor  # (steps, sequences): the target class or number; 0 where there is none
+    targets: Tensor  # (steps, sequences): the target class or number, or 0 if there is none
     lengths: Tensor  # (sequences,) int64, always on the CPU, where pack_padded_sequence needs them
     mask: Tensor  # (steps, sequences) bool: the steps that count in the loss
 
@@ -179,7 +179,7 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
 def pack(batch: Batch) -> PackedSequence:
     """Return the valid steps of the inputs, without the padding, in a form that `torch.nn.LSTM` accepts."""
     if not batch.sequences or int(batch.lengths.min()) < 1:
-        raise ValueError("torch packs only sequences of at least one step: take the rows that have any, or skip it")
+        raise ValueError("torch packs only sequences of at least one step: select rows that have any, or skip it")
     return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
 
 

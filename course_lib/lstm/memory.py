@@ -60,7 +60,7 @@ class NumberedBlocks(Protocol):
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model's blocks, in order. It can replace a model wherever nothing is run."""
+    """The sizes of a model's blocks, in order. It can replace a model if nothing is run."""
 
     blocks: tuple[BlockSize, ...]
 
@@ -76,7 +76,7 @@ def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
 
 
 def size_of(block: Any) -> BlockSize:
-    """Return the size of a module; a size is returned unchanged. This counts the parameters of your own blocks."""
+    """Return the size of a module; a size is returned unchanged. Counts the parameters of unknown blocks."""
     if isinstance(block, BlockSize):
         return block
     number_bytes = next(block.parameters()).element_size()

@@ -100,7 +100,7 @@ def _name(place: int, block: object) -> str:
     return "embed" if isinstance(block, Embed) else ("input" if place == 0 else "head")
 
 
-RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # of ranks 0, 1, ...: no color that COLORS uses
+RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # of ranks 0, 1, ...; COLORS has none of these
 NAMES = ("i", "f", "g", "o")
 # The left edges of the columns, and their widths.
 OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0

@@ -129,13 +129,13 @@ class Layout:
         return _neighbor(self, stage, virtual, 1)
 
 
-@lru_cache(maxsize=65536)  # the planner asks for every action of every schedule it tries
+@lru_cache(maxsize=65536)  # the planner needs this for every action of every schedule it tries
 def _neighbor(layout: Layout, stage: int, virtual: int, step: int) -> tuple[int, int] | None:
     position = layout.position(stage, virtual) + step
     return layout.stage_at(position) if 0 <= position < layout.positions else None
 
 
-@lru_cache(maxsize=65536)  # the planner asks for every action of every stage of every schedule it tries
+@lru_cache(maxsize=65536)  # the planner needs this for every action of every stage of every schedule it tries
 def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
     """Return the actions that the same virtual stage must do before `action`."""
     kind, (m, c, v) = action.kind, action.piece

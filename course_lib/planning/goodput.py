@@ -1,4 +1,4 @@
-"""How much of a long run on many GPUs is training: the rest goes to failures, saves, restarts, slow nodes, all-reduces.
+"""How much of a long run on many GPUs is training, after failures, saves, restarts, slow nodes and the all-reduce.
 
 `simulate_run` plays a run event by event. `expected_goodput` is the formula to compare it with: it is accurate while
 failures are rare, and ignores failures during a save or a restart.
@@ -21,7 +21,7 @@ class Fleet:
 
     gpus: int
     gpu_hours_per_failure: float
-    save: float  # how long training stands still for a checkpoint
+    save: float  # how long a checkpoint stops training
     restart: float  # from the failure to the first new update
     slower: float = 0.0  # how much longer a slow node computes: 0.1 is 10%. All others wait for it
     noticed: float = DAY  # how long a slow node slows the job before it is replaced, with a restart

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CannotPlace(ValueError):
-    """No placement meets the requirements. The message says which ones could be met."""
+    """No placement meets the requirements. The message says what would work."""
 
 
 @dataclass(frozen=True)

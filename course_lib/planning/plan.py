@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 HALF = "bfloat16"  # under autocast: activations, messages and gathered weights take two bytes, gradients four
-TENSORS = {LSTM: 4, EMBEDDING: 1}  # weights of a block
+TENSORS = {LSTM: 4, EMBEDDING: 1}  # the number of weight tensors in a block
 ZERO_1, FSDP = "ZeRO-1", "FSDP"
 
 
@@ -109,7 +109,7 @@ class Work:
         return sum(self.memory[place].parameters for place in places)
 
     def states(self, places: Iterable[int], shards: int = 1) -> float:
-        """Return the bytes of these blocks' parameters, gradients and optimizer state, with the last one sharded."""
+        """Return the bytes of these blocks' parameters and gradients, and of one shard of their optimizer state."""
         blocks = list(map(self.memory.__getitem__, places))
         whole = sum(block.parameters + block.gradients for block in blocks)
         return whole + sum(block.optimizer for block in blocks) / shards

@@ -22,7 +22,7 @@ from course_lib.planning.timing import pipelined, placed, sharded
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
 VIRTUAL = {"interleaved": 2, "zb-v": 2}  # how many parts of the model each stage has
-CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time take the place of micro-batches
+CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time replace micro-batches
 
 
 def plans(

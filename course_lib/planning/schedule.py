@@ -1,8 +1,8 @@
 """A pipeline schedule is data: one list of actions per stage.
 
 The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action starts
-depends on what it needs (`actions.py`). Results from other stages come over a link. A sender never waits for its
-message, and messages may be received in a different order than they were sent.
+depends on what it needs (`actions.py`). Results from other stages come over a link. Sending a message never makes a
+stage wait, and messages may be received in a different order than they were sent.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None
 
 
 def _check_order(stage: int, schedule: Schedule) -> None:
-    """Raise `IllegalSchedule` if an action precedes something that it needs from its own stage."""
+    """Raise `IllegalSchedule` if an action precedes something that it needs from the same stage."""
     finished: set[Action] = set()
     for action in schedule.stages[stage]:
         for producer, dependency in dependencies(action, stage, schedule):

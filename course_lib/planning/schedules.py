@@ -165,7 +165,7 @@ F1, B1, W1 = ("F", 1), ("B", 1), ("W", 1)
 
 
 def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """1F1B with a split backward pass: a third of its bubble if F, B and W take equally long, and no more peak memory.
+    """1F1B with a split backward pass: a third of the bubble if F, B and W take equally long, at the same peak memory.
 
     Stage s delays the weight gradients of s micro-batches. With the activations held for backward passes, this adds up
     to at most `stages` micro-batches on every stage: as many as stage 0 holds in 1F1B.
@@ -268,7 +268,7 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
     kind = library.get_schedule_class(torch_schedule) if isinstance(torch_schedule, str) else torch_schedule
     if not issubclass(kind, library.PipelineScheduleMulti):
         raise ValueError(
-            f"PyTorch decides what {kind.__name__} does next while it runs, and has no order to read: "
+            f"PyTorch decides what {kind.__name__} does next while it runs, so there is no order to read: "
             "use gpipe or one_f_one_b from course_lib.planning"
         )
     name = f"torch {kind.__name__.removeprefix('Schedule')}"

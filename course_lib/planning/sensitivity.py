@@ -170,7 +170,7 @@ def sensitivity(
     """
     fitting = [plan for plan in all_plans if memory is None or plan.bytes <= memory]
     if not fitting:
-        raise CannotPlace(f"no plan fits into {memory or 0:,} bytes: there is no winner to replace")
+        raise CannotPlace(f"no plan fits into {memory or 0:,} bytes: nothing wins, so nothing can change that")
     # The fastest plan of each way, and those with the most and the fewest pieces, which a change may make faster.
     candidates: dict[Plan, None] = {}
     for sign in (0, -1, 1):

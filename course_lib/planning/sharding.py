@@ -23,7 +23,7 @@ WAYS = ("ddp", "zero-1", "zero-2", "zero-3")
 
 @dataclass(frozen=True)
 class ShardedMemory:
-    """Bytes on one rank, without activations: three that persist between updates, and a peak during one."""
+    """Bytes on one rank, without activations: three parts that last between updates, and the peak during one."""
 
     parameters: int
     gradients: int

@@ -19,7 +19,7 @@ class ActionCosts:
 
     `backward` is a whole backward pass. If it is split, `B` takes `input_gradients` and `W` takes `weight_gradients`;
     each defaults to half of `backward`. Recomputing a forward pass takes `forward`. `link` is how long a message to
-    another stage is in flight, during which no stage is busy with it.
+    another stage is in flight, without keeping any stage busy.
     """
 
     forward: Cost = 1.0
@@ -54,7 +54,7 @@ class ActionCosts:
         return _changed(self.backward, lambda number: number / 2) if cost is None else cost
 
     def split_over(self, schedule: Schedule) -> ActionCosts:
-        """Divide costs given for a whole batch among the actions of `schedule`. `link` is per message, so it stays.
+        """Divide a whole batch's costs among the actions of `schedule`. `link` is per message, so it stays the same.
 
         A single number, or one per stage, is the cost of the whole stage with all its virtual stages.
         """

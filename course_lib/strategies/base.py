@@ -170,7 +170,7 @@ class Strategy:
         return {name: Shard.whole(parameter) for name, parameter in self.model.named_parameters()}
 
     def full_state(self) -> NamedTensors:
-        """Return the whole model's parameters by name, on the CPU, however it is split. All ranks must call this."""
+        """Return the whole model's parameters by name, on the CPU, even if it is split. All ranks must call this."""
         if self.model_group is not None:
             return join(self.shards(), self.model_group)
         return {name: shard.tensor.detach().cpu().clone() for name, shard in self.shards().items()}

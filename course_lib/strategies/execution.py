@@ -90,7 +90,7 @@ class Execution:
 
     @property
     def last_actions(self) -> dict[int, int]:
-        """For each virtual stage, the index of the action after which its gradients are final, in that order."""
+        """For each virtual stage, the index of the action after which its gradients are final, lowest index first."""
         last_action = {
             action.virtual: number
             for number, action in enumerate(self.actions)

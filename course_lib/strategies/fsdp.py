@@ -173,7 +173,7 @@ class GatherWatch:
     The spans are `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`.
     All-gathers block here; on a GPU they overlap with the computation. `gathered` counts the bytes of gathered blocks
     (the buffers that the messages fill), `gradients` the bytes of whole gradients until they are reduced, and `passing`
-    both of these plus the shards of reduced gradients. `pace` is one for all blocks, or one for each place.
+    both of these plus the shards of reduced gradients. `pace` is one pace for all blocks, or maps each place to one.
     """
 
     def __init__(self, strategy: FSDP, pace: GatherPace | Mapping[int, GatherPace] | None = None) -> None:

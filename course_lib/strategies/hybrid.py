@@ -27,11 +27,11 @@ from course_lib.trace import span
 
 
 class Hybrid(Pipeline):
-    """`replicas` pipelines side by side, on replicas x stages ranks; `Pipeline` explains the other options.
+    """`replicas` pipelines side by side, on replicas x stages ranks. For the other options, see `Pipeline`.
 
     Pieces of a replica's share flow through its stages. A stage accumulates its gradients, then sums them over the
     ranks that hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so
-    gradients are *summed*. `inside` says which ranks are neighbors, and so on one node if they fit: the "stages" of a
+    gradients are *summed*. `inside` sets which ranks are neighbors (on one node, if they fit): the "stages" of a
     replica, or the "replicas" of a stage.
 
     With `shards`, each replica is `shards` pipelines, on replicas x shards x stages ranks, and each pipeline reads

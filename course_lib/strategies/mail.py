@@ -8,8 +8,8 @@ whole device waits for that kernel too: loading a kernel at its first use, alloc
 message depends on work that this rank has not done yet, all ranks wait forever.
 
 This rule prevents it: put all actions of all stages into one order in which they can run. A stage posts a receive after
-its last action that comes, in this order, before the action that produces the message. Whatever a rank waits for then
-needs nothing more from this rank.
+its last action that comes, in this order, before the action that produces the message. Then everything that a rank
+waits for can finish without this rank.
 
 Proof, by induction along the order. When an action's turn comes, earlier actions have produced its messages. A rank
 that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends before

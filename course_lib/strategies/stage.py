@@ -83,8 +83,8 @@ class Stage:
     ) -> Stage:
         """Return the stage at `index` of the pipeline on `ranks`. Only its blocks move to the device.
 
-        `placement` says which blocks are at which position. If `layout` has virtual stages, there are more
-        positions than ranks.
+        `placement` sets which blocks are at which position. If `layout` has virtual stages, there are more positions
+        than ranks.
         """
         ranks = tuple(ranks)
         layout = layout or Layout(len(ranks))

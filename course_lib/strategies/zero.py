@@ -1,4 +1,4 @@
-"""ZeRO-1: ranks that train the same weights divide the optimizer among them, by rows of each weight.
+"""ZeRO-1: ranks that train the same weights divide the optimizer state among them, by rows of each weight.
 
 Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients, so that
 each rank gets its rows, and an all-gather makes the weights whole again: once per update, even with many micro-batches.

@@ -208,7 +208,7 @@ def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
     if micro_batches > max(1, sequences):
         raise BadSettings(
             f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences: give at most "
-            "as many micro-batches, or larger batches"
+            "that many micro-batches, or larger batches"
         )
 
 

@@ -3,8 +3,8 @@
 A job may stop before the last update, after a signal or when its time is up; all ranks stop after the same update.
 
 A signal may reach one rank, or all of them at different moments. So after each update an all-reduce combines the ranks'
-flags, and every rank acts on the result. It runs during the next update: no rank waits for it, and the ranks stop one
-update later.
+flags, and every rank acts on the result. The all-reduce runs during the next update, so no rank waits for it, and the
+ranks stop one update later.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def train(
 class BatchReader:
     """An endless iterator of global batches, with a different order in each epoch.
 
-    `epoch` and `batch` say which batch comes next. The order depends only on the seed and the epoch, so a checkpoint
-    needs just these two numbers to continue where it stopped.
+    `epoch` and `batch` identify the next batch. The order depends only on the seed and the epoch, so a checkpoint needs
+    just these two numbers to continue where it stopped.
     """
 
     dataset: Any

@@ -150,7 +150,7 @@ class Twin:
 
 
 def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twin | None = None) -> float:
-    """Run this plan, paced, on as many real ranks. Returns the median seconds of an update, without the first."""
+    """Run this plan, paced, on as many real ranks as it has. Returns the median seconds of updates after the first."""
     small = twin or Twin(work)
     run = launch(_time_updates, plan, small, link, updates, ranks=plan.ranks, timeout=300)
     return statistics.median(max(times) for times in zip(*run, strict=True))
@@ -213,7 +213,7 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
 
 
 def gather_paces(plan: Plan, work: Work, link: Link) -> dict[int, GatherPace]:
-    """Return each block's times in a sharded plan. Its reduce-scatter and the replicas' sum of the shard are added."""
+    """Return each block's times in a sharded plan. A reduce-scatter's time includes the replicas' sum of the shard."""
     paces = {}
     for place, memory in enumerate(work.memory):
         block = work.seconds(place, plan.ranks * plan.pieces.micro_batches)

@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. Its truth value says whether all of them agree."""
+    """The comparison, step by step and rank by rank. It is truthy if all of them agree."""
 
     ranks: int
     steps: tuple[Step, ...]

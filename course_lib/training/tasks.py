@@ -152,7 +152,7 @@ def check_same_data(saved: Checkpoint, current: dict[str, Any]) -> None:
     )
 
 
-MOST_COMMON = 4_000  # words of a text that its vocabulary holds
+MOST_COMMON = 4_000  # the number of words in a text's vocabulary
 
 
 def make_task(settings: Settings) -> Task:

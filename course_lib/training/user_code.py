@@ -61,7 +61,7 @@ def user_function(option: str, target: str) -> Callable[..., Any]:
 
 
 def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
-    """Return a model of the blocks that the function returns. It gets the sizes that it names as parameters."""
+    """Return a model of the blocks that the user's function returns. Its parameters name the sizes that it gets."""
     name = f"--model {target}"
     function = user_function("model", target)
     parameters = _parameters(function)
@@ -79,7 +79,7 @@ def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
 
 
 def user_data(target: str) -> Any:
-    """Return the data that the function returns, after checking that it has a length and batches."""
+    """Return the data from the user's function, after checking that it has a length and batches."""
     name = f"--data {target}"
     function = user_function("data", target)
     if required := [argument for argument, parameter in _parameters(function).items() if _is_needed(parameter)]:

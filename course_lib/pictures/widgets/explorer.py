@@ -218,7 +218,7 @@ class View:
     """
 
     def __init__(self, explorer: Explorer, tell: Callable[[Mapping[str, Any]], None], ranks: bool = True) -> None:
-        """Without `ranks`, we cannot start processes, so buttons that would start some are left out."""
+        """If `ranks` is False, leave out the buttons that would start processes."""
         self.explorer, self.tell = explorer, tell
         self.buttons = tuple(button for button in explorer.buttons if ranks or not button.ranks)
 

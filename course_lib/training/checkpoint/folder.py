@@ -100,8 +100,8 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
     """Return the last intact checkpoint in `folder`, and what is wrong with each later one.
 
-    Returns None if there are no checkpoints; raises if there are, but none is intact. This reads every file to be sure,
-    or just the files in `only`.
+    The checkpoint is None if the folder has none; raises if it has some, but none of them is intact. This reads every
+    file to be sure, or just the files in `only`.
     """
     damaged = []
     for path in _newest_first(Path(folder)):
@@ -162,7 +162,7 @@ def _updates(path: Path) -> int:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return everything named like a checkpoint, whatever it contains."""
+    """Return all paths that are named like checkpoints, without looking into them."""
     checkpoints = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(checkpoints, key=_updates, reverse=True)
 
