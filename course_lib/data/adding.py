@@ -3,8 +3,8 @@
 Each step has two features: a number uniform in [0, 1), and a marker. Two steps are marked 1, one in each half of
 the sequence; the others are marked 0. The target, after the last step, is the sum of the two marked numbers.
 
-Always answering 1 gives a mean squared error of 1/6, the variance of a sum of two uniform numbers. A model with a
-lower error has remembered something.
+Always answering 1 gives a mean squared error of 1/6, the variance of a sum of two uniform numbers. A model with a lower
+error must have remembered something.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AddingProblem:
         return torch.tensor([self._length(self._generator(index)) for index in range(self.size)])
 
     def batch(self, indices: Iterable[int]) -> Batch:
-        """Return these sequences, padded to the longest one; only the last valid step of each counts."""
+        """Return these sequences, padded to the longest one. Only the last valid step of each counts."""
         items = [self[index] for index in indices]
         if not items:
             return self.batch([0]).rows([]).trimmed()
@@ -87,12 +87,12 @@ class AddingProblem:
         return self.shortest + int(generator.random() * (self.longest - self.shortest + 1))
 
     def _generator(self, index: int) -> numpy.random.Generator:
-        # We only call random(): numpy has changed how its other methods use the bits.
+        # We call only random(): numpy has changed how its other methods use the bits.
         return numpy.random.default_rng([self.seed, index])
 
 
 def at_last_padded_step(batch: Batch) -> Batch:
-    """A common mistake: return the same batch, read at the last row, after the padding, not at each sequence's end.
+    """A common mistake: return the same batch, read at the last row, after the padding, instead of each sequence's end.
 
     The counted step of every sequence, and its target, move to row steps - 1.
     """

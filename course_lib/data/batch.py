@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one padded tensor, the ways to cut it, and copies to the GPU that overlap compute.
+"""Sequences of different lengths in one padded tensor, ways to cut it, and copies to the GPU that overlap with compute.
 
 The layout is time-major everywhere: (steps, sequences, ...). cuDNN uses the same order; the output of an LSTM layer is
 then contiguous, so it can be sent to the next pipeline stage; and a chunk of time is a contiguous slice.
@@ -34,7 +34,7 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
 
     A GPU runs work in the order in which it was queued on a *stream*. A copy on the compute stream waits for everything
     queued before it; on a second stream it overlaps, if the tensor is in pinned memory. On a CPU there is nothing to
-    copy, and the tensors are yielded as they are.
+    copy, and the tensors are yielded unchanged.
     """
     if torch.device(device).type != "cuda":
         yield from tensors
@@ -53,7 +53,7 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
 
 
 def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
-    """Return the tensor, safe to use: work queued on `computing` from now on waits until it has been copied."""
+    """Return the tensor, which is now safe to use: work queued on `computing` from now on waits for the copy."""
     computing.wait_stream(copying)
     if tensor is not None:
         tensor.record_stream(computing)  # do not reuse its memory before this stream is done with it
@@ -69,7 +69,7 @@ class Batch:
     """
 
     inputs: Tensor  # (steps, sequences) int64 tokens, or (steps, sequences, features)
-    targets: Tensor  # (steps, sequences): the target class or number; 0 where there is none
+    targets: Tensor  # (steps, sequences): the target class or number, or 0 if there is none
     lengths: Tensor  # (sequences,) int64, always on the CPU, where pack_padded_sequence needs them
     mask: Tensor  # (steps, sequences) bool: the steps that count in the loss
 
@@ -87,7 +87,7 @@ class Batch:
 
     @property
     def steps(self) -> int:
-        """The number of steps in the padded tensor: the longest sequence's, or more."""
+        """The number of steps in the padded tensor: at least as many as the longest sequence has."""
         return self.inputs.shape[0]
 
     @property
@@ -119,9 +119,9 @@ class Batch:
         return self if is_on_device else Batch(inputs, targets, self.lengths, mask)
 
     def rows(self, indices: Sequence[int] | Tensor) -> Batch:
-        """Return a copy of some of the sequences, in that order, with as many steps as before."""
+        """Return a copy of these sequences, in this order, with as many steps as before."""
         indices = _whole_numbers(indices)
-        # The lengths go first: on the CPU a wrong index is an error, but on a GPU it would crash the process.
+        # Lengths first: they are on the CPU, where a wrong index is an error. On a GPU it would crash the process.
         lengths = self.lengths.index_select(0, indices)
         indices = indices.to(self.inputs.device)
         inputs, targets, mask = (tensor.index_select(1, indices) for tensor in (self.inputs, self.targets, self.mask))
@@ -177,9 +177,9 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
 
 
 def pack(batch: Batch) -> PackedSequence:
-    """Return the valid steps of the inputs, without the padding, in the form that `torch.nn.LSTM` takes."""
+    """Return the valid steps of the inputs, without the padding, in a form that `torch.nn.LSTM` accepts."""
     if not batch.sequences or int(batch.lengths.min()) < 1:
-        raise ValueError("torch packs only sequences of at least one step: take the rows that have any, or skip it")
+        raise ValueError("torch packs only sequences of at least one step: select rows that have any, or skip it")
     return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
 
 

@@ -1,8 +1,8 @@
 """Which examples each rank trains on, and when.
 
-Every sampler here computes *global* batches from the seed and the epoch alone, and deals each of them out to the
-ranks. So the ranks agree without a message; whatever the world size, together they train on what one process would;
-and every rank makes the same number of steps, because a rank that makes one fewer hangs the others.
+Every sampler here computes *global* batches from the seed and the epoch alone, and deals each of them out to the ranks.
+So the ranks agree without a message, and with any world size they train on the same data as one process would. Every
+rank makes the same number of steps, because a rank that makes one fewer would hang the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from course_lib.data.batch import check_at_least, check_rank
 
 
 class Batches:
-    """The base class of the samplers. A subclass only defines the global batches of an epoch.
+    """The base class of the samplers. A subclass defines only the global batches of an epoch.
 
     A `DataLoader` takes one as `DataLoader(range(size), batch_sampler=batches, collate_fn=dataset.batch)`.
     """
@@ -31,7 +31,7 @@ class Batches:
         self.shuffle, self.seed, self.epoch = shuffle, seed, 0
 
     def global_batches(self) -> list[list[int]]:
-        """Return the batches of this epoch, in order, for all ranks together, or for one process alone."""
+        """Return the batches of this epoch, in order, for all ranks together."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
@@ -54,7 +54,7 @@ class Batches:
 
 
 class ShardedBatches(Batches):
-    """Lists of indices for one rank: `batch_size` examples over all ranks, whatever their lengths.
+    """Lists of indices for one rank: `batch_size` examples over all ranks, regardless of their lengths.
 
     Every example comes exactly once per epoch. The last global batch may be smaller, and a rank's part of it empty.
     """
@@ -78,12 +78,12 @@ class ShardedBatches(Batches):
 class BucketedBatches(Batches):
     """Lists of indices for one rank: sequences of similar length together, in batches of about equal work.
 
-    `tokens` limits the cells of a global batch, padding included: the number of sequences times the longest length. So
-    no batch needs more memory than that; only a sequence longer than the limit gets a batch to itself.
+    `tokens` limits the cells of a global batch, padding included: the number of sequences times the longest length.
+    This also limits the memory of a batch. Only a sequence longer than the limit exceeds it, in a batch of one.
 
-    The epoch is shuffled, then sorted by length in pools of `pool` batches, cut into as few batches as the limit
-    allows, as equal as possible, and the batches are shuffled again. A larger pool leaves less padding, and less
-    randomness. A batch lists its longest sequence first, so that dealing it out gives all ranks about equal work.
+    An epoch is shuffled, then sorted by length in pools of `pool` batches. Each pool is cut into as few batches as the
+    limit allows, as equal as possible, and the batches are shuffled again. A larger pool leaves less padding, but also
+    less randomness. A batch lists its longest sequence first, so that all ranks get about equal work.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class BucketedBatches(Batches):
 def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[int]]:
     """Cut `indices`, longest first, into as few batches of at most `cells` as possible, and as equal as possible.
 
-    Filling each batch in turn gives the fewest batches. The most equal ones come from the smallest limit that needs no
-    more batches, which is found by bisection.
+    Filling each batch in turn gives the fewest batches. The smallest limit that still gives this number of batches,
+    found by bisection, makes them the most equal.
     """
     fewest = len(_filled(lengths, cells))
     too_small, enough = 0, cells
@@ -137,7 +137,7 @@ def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[
 
 
 def _filled(lengths: list[int], cells: int) -> list[int]:
-    """Return where each batch starts if each takes as many sequences as fit: at least one, the longest first."""
+    """Return where each batch starts if each takes as many sequences as fit, at least one."""
     starts, start = [], 0
     while start < len(lengths):
         starts.append(start)
@@ -152,7 +152,7 @@ class Load:
     updates: int
     tokens: int
     cells: int  # tokens and padding
-    balance: float  # the work of the most loaded rank in each update, over that of the mean rank; 1 is perfect
+    balance: float  # the work of the most loaded rank in each update, relative to the mean over ranks; 1 is perfect
     mixing: float  # the share of the lengths' variance within batches: 1 if random, 0 if a batch has one length
 
     @property

@@ -1,7 +1,7 @@
 """Text as numbers: a corpus that needs no download, its sentences, and streams for training with a carried state.
 
-A text may be split over many files, of which each reader reads only its share. A job has ranks x `DataLoader` workers
-readers. One small function decides which of them reads which file.
+A text may be split over many files. A job has ranks x `DataLoader` workers readers, and each one reads only its share
+of the files. One small function decides which reader reads which file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Unit = Literal["word", "character"]
 
 
 class CorpusError(ValueError):
-    """A text that cannot become a corpus. The message says what to give instead."""
+    """A text that cannot be used as a corpus. The message says what to give instead."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Vocabulary:
     def of(cls, tokens: Iterable[str], most_common: int | None = None) -> Vocabulary:
         """Return a text's vocabulary: `<pad>` (0) and `<unk>` (1), then its tokens, the most frequent first.
 
-        With `most_common`, it has only that many tokens of the text; the others become `<unk>`.
+        With `most_common`, it has only this many tokens of the text; the others become `<unk>`.
         """
         if most_common is not None:
             check_at_least(1, "a vocabulary keeps at least one token of the text", most_common=most_common)
@@ -88,7 +88,7 @@ class Corpus:
             raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_file") from error
         _check_limit(limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
-        # The lines under titles and in tables would make a dash the most frequent word.
+        # With the lines under titles and in tables, a dash would be the most frequent word.
         return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
 
     @classmethod
@@ -127,7 +127,7 @@ class Streams:
     """A text read at several places at once, window by window, so that the state can be carried along.
 
     The tokens are cut into `streams` equal contiguous pieces. Window i is a batch (window, streams) whose column s
-    begins exactly where column s of window i - 1 ended. Tokens at the end of the text that fill no window are dropped.
+    begins exactly where column s of window i - 1 ended. Tokens at the end that don't fill a window are dropped.
     """
 
     def __init__(self, tokens: Tensor, streams: int = 8, window: int = 32) -> None:
@@ -190,7 +190,7 @@ def next_token_batch(sentences: list[Tensor]) -> Batch:
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file for the context. Raises CorpusError if it cannot be read, also while you read it."""
+    """Open a UTF-8 text file for the context. Raises CorpusError if it cannot be read, even inside the context."""
     try:
         if path.is_dir():
             raise CorpusError(f"{path} is a folder: give one text file in it")
@@ -238,7 +238,7 @@ def by_rank_only(rank: int, ranks: int) -> tuple[int, int]:
 
 
 def write_shards(text: str, folder: str | Path, shards: int) -> list[Path]:
-    """Write the lines of a text into that many files, in turn. Returns their paths, in order."""
+    """Write the lines of a text into `shards` files, in turn. Returns their paths, in order."""
     check_at_least(1, "a text is cut into at least one file", shards=shards)
     lines = text.splitlines(keepends=True)
     files = [Path(folder) / f"shard-{number:05d}.txt" for number in range(shards)]

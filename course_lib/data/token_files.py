@@ -1,10 +1,10 @@
 """A text file of any size as tokens on disk: tokenized once, and memory-mapped by all ranks.
 
-The tokens are stored next to the text, in `NAME.tokens-KEY`, or in the user's cache folder if that is not writable. The
-key depends on the text's size, modification time, beginning and end, so a changed text gets new tokens.
+The tokens are stored next to the text, in `NAME.tokens-KEY`, or if that is not writable, in the user's cache folder.
+The key depends on the text's size, modification time, beginning and end, so a changed text gets new tokens.
 
 The text is never loaded into memory as a whole. Words first get numbers in order of appearance. Once all words are
-counted, the most frequent ones get the small numbers of the vocabulary, as in `Vocabulary.of`.
+counted, they get their numbers in the vocabulary, the most frequent words first, as in `Vocabulary.of`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Numbers(dict):
 
 
 def tokenize(path: Path, folder: Path, most_common: int | None, show: Callable[[int, int], None] | None) -> Tokens:
-    """Write the text's tokens to `tokens.bin` in `folder`, with 2 bytes each if the vocabulary allows, else with 4."""
+    """Write the text's tokens to `tokens.bin` in `folder`, with 2 bytes each, or 4 for a large vocabulary."""
     numbers, sentences = Numbers(), []
     raw = folder / "met.bin"
     with raw.open("wb") as file:
@@ -73,9 +73,9 @@ def tokenize(path: Path, folder: Path, most_common: int | None, show: Callable[[
 def pieces_of(
     path: Path, show: Callable[[int, int], None] | None = None, chunk: int = CHUNK
 ) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield a text's words piece by piece, with the total length of each sentence that *ends* in that piece.
+    """Yield a text's words piece by piece, with the total length of each sentence that *ends* in the piece.
 
-    A sentence without an end is yielded in parts once it is longer than a chunk. A word without an end is cut.
+    A sentence that is longer than a chunk is yielded in parts. A word that is longer than a chunk is cut.
     """
     size, unfinished, begun = path.stat().st_size, "", 0
     with open_text(path) as file:
@@ -96,7 +96,7 @@ def pieces_of(
 
 
 def _part_of(unfinished: str, chunk: int) -> tuple[str, str]:
-    """Split an unfinished sentence into a part to yield and a rest to keep, because its last word may continue."""
+    """Split an unfinished sentence into a part to yield and a rest to keep, because the last word may continue."""
     if len(unfinished) <= chunk:
         return "", unfinished
     last_space = max(unfinished.rfind(space) for space in " \n\t")
@@ -133,7 +133,7 @@ def _chunks(file: Path) -> Iterator[numpy.ndarray]:
             yield chunk
 
 
-FORMAT = 1  # of the files; a new number changes all keys
+FORMAT = 1  # the version of the file format; a new number changes all keys
 LONGEST = 256  # steps of a sequence: a longer sentence is cut
 SAMPLE = 2**16  # bytes at the text's beginning and end that go into the key
 FILES = ("tokens", "starts", "steps")
@@ -144,7 +144,7 @@ ShowBytes = Callable[[int, int], None]  # bytes of the text read so far, and in 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The tokens of a text, as one stream and as sequences, memory-mapped: only what is read takes memory."""
+    """The tokens of a text, as one stream and as sequences, memory-mapped: only the parts that are read take memory."""
 
     vocabulary: Vocabulary
     tokens: Tensor  # (n,) uint16, or int32 for a large vocabulary
@@ -161,7 +161,7 @@ class TokenFile:
 
 
 def open_tokens(path: str | Path, most_common: int | None = None, show: ShowBytes | None = None) -> TokenFile:
-    """Return the tokens of a UTF-8 text file, tokenizing it first if needed. `show` is called with the progress."""
+    """Return the tokens of a UTF-8 text file, tokenizing it first if needed. `show` receives the progress."""
     path = Path(path)
     with open_text(path):  # raises CorpusError if it is not readable text
         name = f"{_short(path)}.tokens-{_key(path, most_common)}"
@@ -201,12 +201,12 @@ def sequences_of(sentences: numpy.ndarray, longest: int = LONGEST) -> tuple[nump
 
 
 def _short(path: Path) -> str:
-    """Return the beginning of a file's name, so that a folder named after it does not get too long a name."""
+    """Return the beginning of a file's name, so that the name of a folder with its tokens does not get too long."""
     return path.name[:60]
 
 
 def _key(path: Path, most_common: int | None) -> str:
-    """Return a key that differs for different texts, as far as size, time, beginning and end show."""
+    """Return a key from the text's size, time, beginning and end, and everything else that changes the tokens."""
     facts = path.stat()
     with path.open("rb") as file:
         beginning = file.read(SAMPLE)
@@ -224,7 +224,7 @@ def _load(folder: Path) -> TokenFile:
         kind, size = numpy.dtype(facts[name][0]), facts[name][1]
         if (folder / f"{name}.bin").stat().st_size != size * kind.itemsize:
             raise ValueError(f"{folder / name}.bin is incomplete")
-        # "c" (copy-on-write): nothing is written, but torch would warn about read-only memory.
+        # "c" (copy-on-write) because torch would warn about read-only memory; nothing is written.
         mapped[name] = numpy.memmap(folder / f"{name}.bin", dtype=kind, mode="c", shape=(size,))
     vocabulary = Vocabulary(tuple(facts["vocabulary"]))
     return TokenFile(vocabulary, torch.from_numpy(mapped["tokens"]), mapped["starts"], mapped["steps"])
@@ -241,11 +241,11 @@ def _make(path: Path, final: Path, most_common: int | None, show: ShowBytes | No
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     for older in set(glob.glob(f"{glob.escape(str(final.parent / _short(path)))}.tokens-*")) - {str(final)}:
-        shutil.rmtree(older, ignore_errors=True)  # ranks that still use them have them mapped
+        shutil.rmtree(older, ignore_errors=True)  # ranks that still use these files have them mapped
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Rename the folder. If a different process was faster, keep its copy; remove a damaged one."""
+    """Rename the folder. If a different process was faster, keep its copy, unless that is damaged."""
     try:
         temporary.rename(final)
     except OSError as error:

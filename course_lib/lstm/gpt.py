@@ -1,4 +1,4 @@
-"""A small GPT as the same kind of list: causal self-attention and an MLP where the LSTM has its cell.
+"""A small GPT, also a list of blocks: causal self-attention and an MLP replace the LSTM cell.
 
 Every strategy that cuts between blocks or between sequences trains it unchanged. Nothing is carried from step to step:
 a block multiplies all steps of a sequence at once, and each step looks back at the keys and values of earlier ones.
@@ -18,7 +18,7 @@ HEADS = 4
 class Attention(nn.Module):
     """Causal self-attention, (steps, sequences, width) to the same. The linear layers may hold only some of the heads.
 
-    Positions are rotations of queries and keys: a sequence may have any length, and each head needs nothing else.
+    Positions are rotations of queries and keys, so a sequence may have any length and heads don't depend on each other.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -61,7 +61,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Two linear layers, with four times the width between them. They may hold only some of the columns between."""
+    """Two linear layers, with four times the width between them. They may hold only some of these columns."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class GPTBlock(nn.Module):
 
 
 class Readout(nn.Module):
-    """The last block: (steps, sequences, width), normalized, to (steps, sequences, outputs)."""
+    """The last block: a norm and a linear layer, (steps, sequences, width) to (steps, sequences, outputs)."""
 
     def __init__(self, width: int, outputs: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def gpt_model(
     heads: int = HEADS,
     cache: bool = False,
 ) -> SequenceModel:
-    """Return a GPT with `layers` blocks. The arguments are those of `lstm_model`; `heads` must divide `hidden`."""
+    """Return a GPT with `layers` blocks. Takes the arguments of `lstm_model`, and `heads`, a divisor of `hidden`."""
     if (features is None) == (vocabulary is None):
         raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
     if min(hidden, layers, heads) < 1:
@@ -123,6 +123,6 @@ def gpt_model(
 
 
 def needs_hidden(hidden: int, heads: int) -> str:
-    """Return why this many heads cannot share `hidden` numbers, in pairs; empty if they can."""
+    """Return the error if `hidden` numbers cannot be divided in pairs among `heads`; empty if they can."""
     even = hidden % (2 * heads) == 0
     return "" if even else f"hidden={hidden}: a GPT with {heads} heads needs a multiple of {2 * heads}"

@@ -1,7 +1,7 @@
-"""Predict the memory of a training step, with and without the usual ways to save some, by formula.
+"""Predict the memory of a training step by formula, with and without the usual ways to save memory.
 
-Those ways are lower precision, recomputation and sharding. Nothing is run; the formulas need only the size of each
-block, from a real model or a made-up one.
+These are lower precision, recomputation and sharding. Nothing is run; the formulas need only the size of each block,
+from a real model or a made-up one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NUMBERS_PER_UNIT = 7
 class BlockSize:
     """A block takes `inputs` numbers (or one of `inputs` tokens) per step and sequence, and outputs `width` numbers.
 
-    `kind` is embedding, lstm or projection, or the name of a different type, whose parameters were counted.
+    `kind` is embedding, lstm or projection, or the name of a different type, whose parameters are `counted`.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class BlockSize:
 
 
 class NumberedBlocks(Protocol):
-    """A `SequenceModel`, or a `ModelSize` in place of one."""
+    """A `SequenceModel`, or a `ModelSize` that replaces one."""
 
     def numbered(self) -> Sequence[tuple[int, Any]]:
         """Return (place, block) pairs, in order."""
@@ -60,7 +60,7 @@ class NumberedBlocks(Protocol):
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a model's blocks, in order. It can replace a model wherever nothing is run."""
+    """The sizes of a model's blocks, in order. It can replace a model if nothing is run."""
 
     blocks: tuple[BlockSize, ...]
 
@@ -76,7 +76,7 @@ def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
 
 
 def size_of(block: Any) -> BlockSize:
-    """Return the size of a module (a size is returned as is). For blocks not from this course, count the parameters."""
+    """Return the size of a module; a size is returned unchanged. Counts the parameters of unknown blocks."""
     if isinstance(block, BlockSize):
         return block
     number_bytes = next(block.parameters()).element_size()
@@ -111,7 +111,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The size of a batch: all that a formula needs to know about it."""
+    """The size of a batch, which is all that the formulas need."""
 
     steps: int
     sequences: int
@@ -153,7 +153,7 @@ SHARDED = {
 
 @dataclass(frozen=True)
 class Savings:
-    """Ways to save memory. `sharded` says what is split over the ranks instead of replicated."""
+    """Ways to save memory. `sharded` is what is split over the ranks instead of replicated."""
 
     optimizer: str = "Adam"
     precision: str = "float32"
@@ -172,10 +172,10 @@ class Savings:
 def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
     """Return what one rank needs for a step on its `batch`. Without savings, this equals `predict_memory`.
 
-    Autocast keeps a copy of every weight in half precision until the backward pass has used it, except an embedding's,
-    which it only looks up; here the copies count as part of the activations. Recomputation keeps the inputs of each
-    layer, and recomputes the rest of *one* layer at a time in the backward pass.
-    With sharded parameters, a rank stores its piece, plus the largest block, whole, while that block runs.
+    Autocast keeps a half-precision copy of every weight, except an embedding's, until the backward pass has used it;
+    here the copies count as activations. Recomputation keeps the inputs of each layer, and recomputes the rest of *one*
+    layer at a time in the backward pass. With sharded parameters, a rank stores its piece, plus the largest block as a
+    whole, while that block runs.
     """
     savings = savings or Savings()
     of_weight, of_activation = PRECISIONS[savings.precision]

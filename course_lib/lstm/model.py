@@ -5,8 +5,8 @@ step of each sequence. State is never hidden inside a module: the caller passes 
 so that a sequence can run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
 
 Losses are sums with counts. Means don't add up: the mean of two ranks' means is not the mean over their tokens, unless
-both have equally many. A sum and a count do add up, over micro-batches, time chunks, ranks and stages. We divide once,
-at the very end, by the global count.
+both have equally many. Sums and counts do add up, over micro-batches, time chunks, ranks and stages. We divide once, at
+the very end, by the global count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from course_lib.machine import device
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Restore the random number generators at the end of this context, which may draw numbers and set seeds."""
+    """Restore the random number generators after this context, in which you may draw numbers and set seeds."""
     target = device()
     with torch.random.fork_rng([target] if target.type == "cuda" else []):
         yield
@@ -46,9 +46,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 buffer.data.copy_(values)  # hidden from autograd: a graph may have saved it, as BatchNorm's does
 
 
-Run = tuple[tuple[int, Any], ...]  # (place, block) of adjacent LSTM layers of one width, or of one other block
+Run = tuple[tuple[int, Any], ...]  # (place, block) of adjacent LSTM layers with the same width, or of one other block
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
-States = dict[int, State]  # by the block's place in the model; blocks without a state have none
+States = dict[int, State]  # by the block's place in the model; blocks without a state are left out
 
 
 class Embed(nn.Module):
@@ -86,7 +86,7 @@ class Project(nn.Module):
 class Recurrent(nn.Module):
     """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same. On a GPU, cuDNN runs it.
 
-    The forget gate starts open (bias 1): a new LSTM remembers, and learns what to forget.
+    The forget gate starts open (bias 1): a new LSTM remembers everything, and learns what to forget.
     """
 
     def __init__(self, hidden: int, forget_bias: float = 1.0) -> None:
@@ -113,7 +113,7 @@ class SequenceModel(nn.Module):
     """Consecutive blocks of a model, each under its place in the *whole* model.
 
     A part has the same parameter names as the whole, so you can merge the state dicts of parts. Adjacent LSTM layers
-    may run in one call: `one_call` turns that on or off, and None decides by their size.
+    may run in one call: `one_call` turns this on or off; None decides by their size.
     """
 
     def __init__(self, blocks: Mapping[int, nn.Module]) -> None:
@@ -156,7 +156,7 @@ class SequenceModel(nn.Module):
         return stack
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stacks": {}}  # a copy builds stacks over its own weights
+        return {**self.__dict__, "_stacks": {}}  # a copy builds stacks of the copied weights
 
     def part(self, start: int, stop: int) -> SequenceModel:
         """Return the blocks at places `start` to `stop - 1`: the same modules, not copies."""
@@ -188,7 +188,7 @@ def lstm_model(
 
 
 def _stacks_with(numbered: tuple[int, Any]) -> tuple:
-    """Return a key that is equal for blocks that may run in one call: LSTM layers of one width."""
+    """Return a key that is equal for blocks that may run in one call: LSTM layers of the same width."""
     place, block = numbered
     return ("layer", block.width) if type(block) is Recurrent else ("block", place)
 
@@ -203,7 +203,7 @@ Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
 
 def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the sum of squared errors over the counted steps, and their number. `outputs` is (steps, sequences, 1)."""
-    # A step that does not count becomes its own target, so whatever the model outputs there, even NaN, adds nothing.
+    # If a step does not count, its output is replaced by the target, so even a NaN there adds nothing.
     counted = outputs.squeeze(-1).where(batch.mask, batch.targets)
     return functional.mse_loss(counted, batch.targets, reduction="sum"), batch.mask.sum()
 
@@ -219,8 +219,8 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return total, batch.mask.sum()
 
 
-# The hidden sizes from which one call was faster on an H200 (tests/bench). In half precision the kernels are short, so
-# what counts is how fast the host can launch them, and one call per layer launches fewer.
+# One call was faster on an H200 from these hidden sizes up (tests/bench). In half precision the kernels are short, so
+# what matters is how fast the host can launch them, and one call per layer launches fewer.
 WIDE, WIDE_IN_HALF = 512, 2048
 
 
@@ -231,12 +231,12 @@ def pays(hidden: int, inputs: Tensor) -> bool:
 
 
 class Stack:
-    """LSTM layers of one width as a single `nn.LSTM` that *shares the layers' parameters*.
+    """LSTM layers of the same width as a single `nn.LSTM` that *shares the layers' parameters*.
 
-    On a GPU, cuDNN runs a stack of layers as a wavefront: while one layer is at step t, the next is at step t-1. For
-    wide layers that is faster than layer after layer. For narrow ones it is not; `pays` uses measured thresholds. One
-    call is also one node of the autograd graph: none of its gradients is available before all are, so a strategy that
-    sends gradients during the backward pass runs the layers separately.
+    On a GPU, cuDNN runs a stack of layers as a wavefront: while one layer is at step t, the next is at step t-1. This
+    is faster than layer after layer if the layers are wide, but not if they are narrow; `pays` uses measured
+    thresholds. One call is also one node of the autograd graph: all its gradients become available at the same time, so
+    a strategy that sends gradients during the backward pass runs the layers separately.
     """
 
     def __init__(self, layers: Sequence[nn.LSTM]) -> None:
@@ -266,11 +266,11 @@ class Stack:
 
 
 def as_computed(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU in the active autocast dtype, if there is one; any other as it is.
+    """Cast a tensor on the CPU to the active autocast dtype, if there is one; return any other tensor unchanged.
 
-    oneDNN assumes that every CPU has half-precision arithmetic, and fails without. On a GPU, PyTorch casts what cuDNN's
-    LSTM computes to float16 whatever dtype autocast was given (pytorch/pytorch#42385), so casting here would only add a
-    round trip between layers.
+    oneDNN assumes that every CPU has half-precision arithmetic, and fails otherwise. On a GPU, PyTorch casts the inputs
+    of cuDNN's LSTM to float16, no matter which dtype autocast was given (pytorch/pytorch#42385), so casting here would
+    only add a round trip between layers.
     """
     if not tensor.is_cpu or not torch.is_autocast_enabled("cpu"):
         return tensor
@@ -278,9 +278,9 @@ def as_computed(tensor: Tensor) -> Tensor:
 
 
 def keep_flat(lstm: nn.LSTM) -> None:
-    """Put the weights on a GPU into one contiguous buffer, as cuDNN wants them; otherwise it copies them at each call.
+    """Put the weights on a GPU into one contiguous buffer for cuDNN, which would otherwise copy them at each call.
 
-    A layer may run sometimes alone and sometimes in a stack, which need different orders, so each run restores its own.
+    A layer may run sometimes alone and sometimes in a stack. The two need different orders, so each run restores one.
     """
     weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
     if getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):

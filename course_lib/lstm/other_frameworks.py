@@ -19,7 +19,7 @@ LIMITS = (1e-10, 1e-5, 1e-3)
 
 
 def get_ready(replicas: int = 2, devices: int = 4) -> None:
-    """Import both frameworks without their log messages, and split this machine's CPU into several devices for each.
+    """Import both frameworks without their log messages, and split the CPU into several devices for each of them.
 
     TensorFlow gets `replicas` devices; JAX gets `devices`, and float64. Call this before either is first used.
     """
@@ -46,7 +46,7 @@ def _tensorflow_with(replicas: int) -> None:
 
 
 def prepare_jax(devices: int) -> None:
-    """Import JAX with float64 and that many devices on this machine's CPU."""
+    """Import JAX with float64, and with this many devices on the CPU of this machine."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -91,7 +91,7 @@ def jax_model(weights: Sequence[Any], inputs: Any) -> Any:
     """Return the outputs of `keras_model`, as a function of its weights."""
     import jax
 
-    zeros = 0 * inputs[:, 0, :1]  # made from the inputs, so it is on their devices
+    zeros = 0 * inputs[:, 0, :1]  # made from the inputs, so that it is on the same devices
     start = jax.numpy.repeat(zeros, len(weights[1]), axis=1)
     _, outputs = jax_layer(weights[:3], inputs.swapaxes(0, 1), (start, start))
     return outputs.swapaxes(0, 1) @ weights[3] + weights[4]
@@ -123,7 +123,7 @@ def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
 
 
 def closeness(first: Sequence[Any], second: Sequence[Any]) -> str:
-    """Say how closely two lists of arrays agree, in words that are the same on every machine."""
+    """Describe how closely two lists of arrays agree, in words that are the same on every machine."""
     pairs = [(np.asarray(a), np.asarray(b)) for a, b in zip(first, second, strict=True)]
     if any(a.shape != b.shape for a, b in pairs):
         return f"differs in shape: {[a.shape for a, _ in pairs]} and {[b.shape for _, b in pairs]}"

@@ -13,9 +13,9 @@ from course_lib.lstm.model import Recurrent, SequenceModel, States
 
 
 def pace_layers(model: SequenceModel, forward: float, backward: float) -> SequenceModel:
-    """Make each LSTM layer sleep for that many seconds, forward and backward, and return the model.
+    """Make each LSTM layer sleep for this many seconds, forward and backward, and return the model.
 
-    Layers should be so small that sleeping takes nearly all of their time. The sleeps are recorded as `forward` and
+    Make the layers so small that they spend nearly all of their time asleep. The sleeps are recorded as `forward` and
     `backward` spans, each labeled with the layer's place in the model.
     """
     layers = [place for place, block in model.numbered() if isinstance(block, Recurrent)]
@@ -37,14 +37,14 @@ def _pause_after(place: str, forward: float, backward: float) -> Any:
 
     def after_forward(block: nn.Module, inputs: tuple, outputs: tuple[Tensor, Any]) -> None:
         pause("forward", forward)
-        if outputs[0].requires_grad:  # this gradient arrives just before the layer's backward pass
+        if outputs[0].requires_grad:  # the gradient arrives just before the layer's backward pass
             outputs[0].register_hook(lambda gradient: pause("backward", backward))
 
     return after_forward
 
 
 class OneNode(SequenceModel):
-    """The same blocks and numbers, but no gradient is available before the last one has been computed.
+    """The same blocks and numbers, but all gradients become available only when the last one has been computed.
 
     On a GPU, `nn.LSTM(..., num_layers=4)` behaves like this: cuDNN computes the gradients of all layers in one call.
     """

@@ -56,7 +56,7 @@ def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Picture:
     return Picture(figure, words)
 
 
-CHARACTER = 0.028  # the share of the axes' width that one character of a block's name needs
+CHARACTER = 0.028  # the width of a character in a block's name, as a share of the axes
 
 
 def placement(placements: Mapping[str, Placement], costs: Sequence[BlockCost]) -> Picture:
@@ -91,7 +91,7 @@ def _mebibytes(size: int) -> str:
 
 
 def _draw_stages(axes: Axes, placement: Placement, values: Sequence[float], room: float) -> None:
-    """Draw one bar per stage; `room` is the longest bar of all placements."""
+    """Draw one bar per stage; `room` is the length of the longest bar in all placements."""
     ends = [0.0] * placement.stages
     for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
         name, kind = block_name(place, len(values))
@@ -148,7 +148,7 @@ def _spent(plan: Plan) -> str:
 
 
 Points = Sequence[tuple[float, float]]
-MOST_NAMES = 4  # in a legend among the curves: a longer one would lie on them
+MOST_NAMES = 4  # in a legend inside the axes: a longer one would cover the curves
 
 
 def curves(
@@ -166,10 +166,10 @@ def curves(
 ) -> Picture:
     """Draw one curve per name. `lines` are named reference heights; the picture is cut off at `bottom` and `top`.
 
-    `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named places on x.
+    `logarithmic` makes the x-axis logarithmic, or both axes if it is "both". `verticals` are named values of x.
 
-    Anything not measured is dashed: the heights, and the curves named in `computed`, so that others show through.
-    A computed curve "NAME, ..." has the color of the curve NAME, or is dark gray if there is none.
+    Everything that was not measured is dashed: the reference heights, and the curves named in `computed`. A computed
+    curve "NAME, ..." has the color of the curve NAME, or is dark gray if there is no such curve.
     """
     if unknown := [name for name in computed if name not in series]:
         raise ValueError(f"computed={unknown}: name curves of this picture, {', '.join(series)}")
@@ -212,7 +212,7 @@ def _draw_lines(axes: Axes, series: Mapping[str, Points], x: str, marks: bool, c
 
 
 def losses(*logs: str | Path, window: int = 20) -> Picture:
-    """Draw one curve for each log: the mean of the last `window` updates, as the axis label says."""
+    """Draw one curve for each log: the mean loss of the last `window` updates."""
     series = {label: _smoothed(read_log(log), window) for label, log in _labelled(logs).items()}
     for label, log in _labelled(logs).items():
         if not series[label]:
@@ -221,7 +221,7 @@ def losses(*logs: str | Path, window: int = 20) -> Picture:
 
 
 def _labelled(logs: Sequence[str | Path]) -> dict[str, Path]:
-    """Return the logs by name; by whole path if two logs have the same name."""
+    """Return the logs by name, or by their whole path if two logs have the same name."""
     paths = list(dict.fromkeys(map(Path, logs)))
     stems = Counter(path.stem for path in paths)
     return {path.stem if stems[path.stem] == 1 else str(path): path for path in paths}
@@ -283,7 +283,7 @@ def _marked(batch: Batch) -> bool:
 
 
 def _at_their_ends(batches: Sequence[Batch]) -> str:
-    """Return how many of the marked steps are the last of their sequence, for example `2 of 20`."""
+    """Return how many of the marked steps end their sequence, for example `2 of 20`."""
     marks = [(step, batch.lengths[row] - 1) for batch in batches for step, row in batch.mask.nonzero().tolist()]
     return f"{sum(step == int(end) for step, end in marks)} of {len(marks)}"
 

@@ -107,11 +107,11 @@ def _describe_links(links: Links, ranks: int) -> str:
 
 DONE, WAITING, NEVER, NOT_KEPT, NO_DUMP = "done", "waiting", "never called", "not kept", "no dump"
 FACES = {DONE: COLORS["communication"], WAITING: COLORS["idle"]}
-WIDE, TALL = 0.9, 0.8  # the size of a box, in units of the distance between two
+WIDE, TALL = 0.9, 0.8  # the size of a box; the distance between two boxes is 1
 
 
 class Cell(NamedTuple):
-    """What a rank's record says about one number. Without a call, `op` and `size` are empty."""
+    """A rank's call with one number, from its recorder. Without a call, `op` and `size` are empty."""
 
     state: str
     op: str = ""
@@ -122,10 +122,10 @@ Column = dict[int, Cell]  # by rank
 
 
 def collectives(dumps: Mapping[int, Mapping[str, Any]], *, group: str = "0", most: int = 6) -> Picture:
-    """Draw the last `most` collectives of a process group. `dumps[rank]` is what NCCL's recorder wrote, unpickled.
+    """Draw the last `most` collectives of a process group. `dumps[rank]` is the unpickled dump of NCCL's recorder.
 
-    At the first number where the ranks differ, a thick frame marks each rank that did not do what most ranks did. If
-    there is no majority, it marks all of them.
+    At the first number at which the ranks differ, a thick frame marks each rank whose call differs from the majority's,
+    or all ranks if there is no majority.
     """
     members = _members(dumps, group)
     calls = {rank: _calls(dumps[rank], group) for rank in members & dumps.keys()}
@@ -146,7 +146,7 @@ def collectives(dumps: Mapping[int, Mapping[str, Any]], *, group: str = "0", mos
 
 
 def _members(dumps: Mapping[int, Mapping[str, Any]], group: str) -> set[int]:
-    """Return the ranks of a group, as the dumps name them: a rank without a dump is one, too."""
+    """Return the ranks that the dumps list for a group, including ranks without a dump."""
     configs = [dump["pg_config"][group] for dump in dumps.values() if group in dump["pg_config"]]
     return {rank for config in configs for rank in json.loads(config["ranks"])}
 
@@ -174,7 +174,7 @@ def _cell(calls: Mapping[int, Cell] | None, number: int) -> Cell:
 
 
 def _odd_in(column: Column) -> list[int]:
-    """Return the ranks whose call is not the one of most ranks, or all of them if most ranks have none in common."""
+    """Return the ranks whose call differs from the majority's, or all of them if there is no majority."""
     calls = {rank: (cell.op, cell.size) for rank, cell in column.items() if cell.state not in (NO_DUMP, NOT_KEPT)}
     (usual, count), *others = Counter(calls.values()).most_common() or [(None, 0)]
     if not others:

@@ -17,14 +17,14 @@ from course_lib.pictures.picture import COLORS, INK, OTHERS, Picture
 from course_lib.planning.placement import Placement
 from course_lib.strategies.tensor_parallel import GATES, shares
 
-BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # a block's size, in units of the distance between two blocks
+BLOCK_WIDTH, BLOCK_HEIGHT = 0.74, 0.5  # a block's size; the distance between two blocks is 1
 
 
 def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSize) -> Picture:
     """Draw the blocks of a model on their ranks, one row per rank, and the messages of one update.
 
-    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size, steps x
-    sequences x width numbers; it is written at the first edge that has it.
+    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size: steps x
+    sequences x width numbers. Each size is written only once, at the first edge that has it.
     """
     blocks = [block for _, block in model.numbered()]
     size = next(model.parameters()).element_size() * batch.steps * batch.sequences
@@ -64,7 +64,7 @@ def _draw_block(axes: Axes, place: int, rank: int, name: str) -> None:
 
 
 def _draw_edge(axes: Axes, place: int, rank: int, next_rank: int, label: str) -> None:
-    """Draw both messages side by side, between a block's box and the next one's."""
+    """Draw both messages side by side, between the boxes of a block and the next one."""
     towards = BLOCK_HEIGHT / 2 if next_rank > rank else -BLOCK_HEIGHT / 2
     leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
     arrow(axes, leave, arrive, COLORS["forward"], 2.0)
@@ -100,18 +100,18 @@ def _name(place: int, block: object) -> str:
     return "embed" if isinstance(block, Embed) else ("input" if place == 0 else "head")
 
 
-RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # rank 0, 1, ...: no color of a forward pass, a message or gray
+RANKS = (OTHERS[0], OTHERS[2], OTHERS[1], OTHERS[5])  # of ranks 0, 1, ...; COLORS has none of these
 NAMES = ("i", "f", "g", "o")
 # The left edges of the columns, and their widths.
 OLD, MATRIX, PARTS, NEW, THIN, WIDE = 0.0, 1.5, 4.6, 7.2, 0.45, 2.0
-INPUTS_APART = 0.75  # how far the two inputs of a cell are drawn above and below the middle
+INPUTS_APART = 0.75  # the distance of a cell's two inputs from the middle
 
 
 def split_cell(hidden: int, ranks: int) -> Picture:
-    """Draw one step of a cell of `hidden` units on `ranks` ranks: h and x whole, rows of every gate, own units of c and
-    h, h whole again.
+    """Draw one step of a cell of `hidden` units on `ranks` ranks: the whole h and x, each rank's rows of every gate,
+    its units of c and h, and the whole new h.
 
-    Each row has the color of its rank. The green arrows are the message: an all-gather after every step.
+    Rows have the color of their rank. The green arrows are the messages: an all-gather after every step.
     """
     if not 1 <= ranks <= len(RANKS):
         raise ValueError(f"ranks={ranks}: the picture has colors for 1 to {len(RANKS)}")
@@ -157,7 +157,7 @@ def _column(
     gap: float = 0.0,
     colored: bool = True,
 ) -> None:
-    """Draw one box for each rank's rows, top to bottom; or a single box if every rank has the whole."""
+    """Draw one box for each rank's rows, from top to bottom, or a single box if every rank has all of them."""
     if not colored:
         axes.add_patch(Rectangle((left, top), width, 1, facecolor="white", edgecolor=INK))
         return
@@ -190,7 +190,7 @@ def _describe_cell(hidden: int, sizes: Sequence[int]) -> str:
     )
 
 
-RANK_WIDTH, RANK_HEIGHT = 0.62, 0.5  # the size of a rank's box, in units of table cells
+RANK_WIDTH, RANK_HEIGHT = 0.62, 0.5  # the size of a rank's box; a table cell is 1
 
 
 def mesh(replicas: int, stages: int) -> Picture:
@@ -230,7 +230,7 @@ def mesh(replicas: int, stages: int) -> Picture:
     return Picture(figure, f"Mesh of {words}: messages along each row, gradients summed in each column")
 
 
-SIDE = 0.8  # the side of a cell, in units of the distance between two cells
+SIDE = 0.8  # the side of a cell; the distance between two cells is 1
 
 
 def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Picture:

@@ -1,4 +1,4 @@
-"""When a rank gathers, computes and drops the blocks of a sharded model, and the bytes it holds meanwhile."""
+"""When a rank gathers, computes and drops the blocks of a sharded model, and the bytes it holds over time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BARS = {
 AREAS = {
     "optimizer shard": MEMORY["optimizer"],
     "parameter shard": MEMORY["parameters"],
-    "gathered parameters": "#7FB8D8",  # parameters too, but lighter: they are temporary
+    "gathered parameters": "#7FB8D8",  # lighter than the parameter shard, because they are temporary
     "gradients": MEMORY["gradients"],
 }
 OWN = "parameter shard"
@@ -52,11 +52,11 @@ class _Bytes:
 def gather_and_drop(
     run: Run, block_bytes: Mapping[str, int], shards: int, rank: int = 0, optimizer_bytes: int = 0
 ) -> Picture:
-    """Draw what `GatherWatch` recorded of one update: one row per block, and below them the bytes on that rank.
+    """Draw what `GatherWatch` recorded for one update: one row per block, and below them the bytes on `rank`.
 
     `block_bytes` maps each block's place to the bytes of its whole parameters (`planning.sharding.block_bytes`), and
-    `shards` is the number of ranks that share them. `optimizer_bytes` is what the rank's optimizer state takes, all the
-    time. A black stroke marks when a block is dropped.
+    `shards` is the number of ranks that share them. `optimizer_bytes` is the constant size of the rank's optimizer
+    state. A black stroke marks the moment when a block is dropped.
     """
     spans = sorted(
         (
@@ -95,7 +95,7 @@ def gather_and_drop(
 
 
 def _legend(axes: Axes, handles: list[Artist]) -> None:
-    """Draw the legend above these axes: blue is a forward pass in one of them, parameters in the other."""
+    """Draw a legend for these axes alone: blue means a forward pass in one of them, and parameters in the other."""
     place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
     axes.legend(
         handles=handles,
@@ -125,8 +125,8 @@ def _draw_bytes(axes: Axes, held: _Bytes, scale: float, size: int) -> None:
 
 
 def _held(spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int, optimizer_bytes: int) -> _Bytes:
-    """Return the bytes after every event: a block is whole from its gather to its drop, its gradient until it is
-    summed.
+    """Return the bytes after every event: a block is whole from its gather to its drop, and its gradient from the
+    backward pass until it is summed.
     """
     own_rows, gathered, whole_gradients, rows = sum(block_bytes.values()) / shards, set[str](), set[str](), set[str]()
     events = sorted(

@@ -1,7 +1,7 @@
-"""A figure that shows itself in a notebook with a text description, and the colors of the whole course.
+"""A figure that a notebook displays with a text description, and the colors of the whole course.
 
 Each color has one meaning. They are Okabe and Ito's, safe for color-blind readers. The website's pages have no
-matplotlib, so this module imports it only where it writes a figure.
+matplotlib, so this module imports it only to write a figure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLORS = {
     "recompute": "#56B4E9",  # a repeated forward pass
     "communication": "#009E73",
     "send": "#009E73",
-    "receive": "#7FCEB9",  # communication too, on the receiving side
+    "receive": "#7FCEB9",  # the receiving side of communication
     "exposed communication": "#004D38",  # communication that no computation hides
     "input wait": "#882255",
     "update": "#CC79A7",
@@ -34,8 +34,8 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # c
 MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7", "activations": "#56B4E9"}
 BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
-LETTERS = 12  # points, the smallest letters of a picture: twelve pixels where nine inches are 648 pixels wide
-SHADE = 0.7  # the brightness of a virtual stage, compared with the one before
+LETTERS = 12  # points, the smallest letters of a picture: 12 pixels if 9 inches are 648 pixels
+SHADE = 0.7  # the brightness of a virtual stage, relative to the one before
 
 
 def colors_for(names: list[str]) -> dict[str, str]:
@@ -57,21 +57,21 @@ def block_name(number: int, blocks: int) -> tuple[str, str]:
     return ("head", "way-out") if number == blocks - 1 else (str(number), "layer")
 
 
-DPI = 160  # twice the pixels of the page and a little more, for projectors
-SHADES = 128  # the course's colors, and the edges of letters
+DPI = 160  # a little more than twice the page's pixels, for projectors
+SHADES = 128  # enough for the course's colors and the edges of letters
 POINTS_PER_INCH = 72
-EMS_PER_INCH = 5.5  # in JupyterLab's font: about 650 pixels for nine inches
+EMS_PER_INCH = 5.5  # with JupyterLab's font, about 650 pixels for nine inches
 
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A matplotlib `figure` and its description `alt`."""
+    """A matplotlib `figure` and its text description, `alt`."""
 
     figure: Figure
     alt: str
 
     def __post_init__(self) -> None:
-        """Make small letters larger, so that all of them can be read."""
+        """Enlarge small letters so that all text is legible."""
         from matplotlib.text import Text
 
         for axes in self.figure.axes:
@@ -87,7 +87,7 @@ class Picture:
         self.figure.savefig(path, dpi=DPI)
 
     def png(self) -> bytes:
-        """Return the picture as PNG with at most 128 colors, about a third of the bytes that matplotlib writes."""
+        """Return the picture as PNG with at most 128 colors: about a third of the bytes that matplotlib would write."""
         from PIL import Image
 
         drawn, small = io.BytesIO(), io.BytesIO()
@@ -96,10 +96,10 @@ class Picture:
         return small.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return an HTML image, which keeps its alt text in JupyterLab, and a plain one for viewers without HTML.
+        """Return an HTML image, which keeps its alt text in JupyterLab, and a plain image for viewers without HTML.
 
-        Both are PNG: viewers that clean up what a notebook stores (GitHub's, for one) have dropped or damaged SVG. The
-        width scales with the surrounding text. The background is white on a dark page, too, because the colors need it.
+        Both are PNG: viewers that sanitize a notebook's outputs, such as GitHub's, have dropped or damaged SVG. The
+        width scales with the surrounding text. The background is white even on a dark page, because the colors need it.
         """
         width, height = self.figure.get_size_inches()
         image = base64.b64encode(self.png()).decode()

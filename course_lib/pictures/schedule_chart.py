@@ -28,8 +28,8 @@ from course_lib.planning.simulation import (
 
 WIDTH = 9.0  # the picture's width in inches
 SPACE = 0.68  # the share of that width used for the actions
-TOUCHING = 0.13  # the width of a box, in inches, below which the numbers of neighbors touch
-CHARACTER = 0.11  # the width of a label's character, with its share of the margin, in inches
+TOUCHING = 0.13  # in narrower boxes, in inches, the numbers of neighbors would touch
+CHARACTER = 0.11  # the width in inches of a label's character, including its share of the margin
 TALL = 0.76  # the height of a box; a row is 1
 COST = "units"
 TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
@@ -44,15 +44,15 @@ def schedule(
     idle: str = "idle",
     held: bool = True,
 ) -> Picture:
-    """Draw the actions of each stage or device over time, the first on top, and beside them the most that each holds.
+    """Draw the actions of each stage or device over time, the first on top, and next to them the most that each holds.
 
-    `actions` is what `simulate` or `measured` returned; a `Schedule` is simulated with every action taking 1.
+    `actions` is the result of `simulate` or `measured`; a `Schedule` is simulated with every action taking 1.
 
     If there is room, a box shows the number of its micro-batch and, if there are several, of its chunk (3.2) and its
     virtual stage (3v1). The later a virtual stage, the darker its boxes.
 
-    `seconds` says that times are in seconds; without it, the times of a `Simulation` are in the unit of its costs.
-    Other times need `seconds=False` and their `unit`. `idle` is the legend's word for gray. `held=False` leaves out the
+    With `seconds`, times are in seconds; without it, the times of a `Simulation` are in the unit of its costs. For
+    other times, give `seconds=False` and a `unit`. `idle` is the legend's word for gray. `held=False` leaves out the
     bars.
     """
     if isinstance(actions, Schedule):
@@ -79,7 +79,7 @@ def schedule(
 
 
 def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[TimedAction], str]:
-    """Return the actions with times counted from the first one, in their own unit or a readable one of seconds."""
+    """Return the actions with times from the first one on, in `own_unit`, or else in seconds or milliseconds."""
     start = min((box.start for box in actions), default=0.0)
     unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
     moved = [replace(box, start=(box.start - start) * scale, end=(box.end - start) * scale) for box in actions]
@@ -87,7 +87,7 @@ def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[Time
 
 
 def _row(virtual: int) -> str:
-    """Return what a row is: a stage, or a device that has several virtual ones."""
+    """Return the name of a row: a stage, or a device if it has several virtual stages."""
     return "device" if virtual > 1 else "stage"
 
 
@@ -121,7 +121,7 @@ def _draw_boxes(axes: Axes, timed: Sequence[TimedAction], top: float, tall: floa
 
 
 def _name_box(axes: Axes, box: TimedAction, chunks: int, virtual: int, inches: float) -> None:
-    """Write the piece into its box: in boxes so narrow that numbers would touch, only micro-batch 0, to follow it."""
+    """Write the piece into its box. If boxes are so narrow that numbers would touch, write only micro-batch 0."""
     if inches < TOUCHING and box.action.micro_batch:
         return
     for label in (box.action.label(chunks, virtual)[1:], box.action.label(chunks)[1:]):
@@ -140,7 +140,7 @@ def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
     color = COLORS["weight gradients"]
     bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=color)
     axes.bar_label(bars, [share.percent for share in held], padding=3, color=INK)
-    axes.set_xlim(0, 1.6)  # a fixed range, to compare schedules of the same batch by eye
+    axes.set_xlim(0, 1.6)  # a fixed range, so that you can compare schedules of the same batch
     axes.set_xticks([])
     axes.set_xlabel("held at most,\nof the batch", color=INK)
     row_axes(axes, len(held) or 1, _row(pieces_of(timed)[2]))

@@ -18,18 +18,18 @@ from course_lib.pictures.picture import COLORS, INK, Picture, colors_for
 from course_lib.trace import Span
 
 LETTERS_IN_A_ROW = 55  # in a legend
-MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank itself does meanwhile
+MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank computes at the same time
 
 
 def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
-    """Draw what a run recorded, or the last cell of a team, rank 0 on top; time starts at the first span. A list of
-    spans needs its number of `ranks`.
+    """Draw what a run recorded, or the last cell of a team, with rank 0 on top. Time starts at the first span. For a
+    list of spans, give the number of `ranks`.
 
     You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
     shows exposed communication, which no computation hides.
 
-    Spans that run *during* another span on the same rank are drawn at half height, so that both are visible: messages
-    below, whichever takes longer.
+    Spans that run *during* another span on the same rank are drawn at half height, so that both are visible. Messages
+    are always below.
     """
     spans, ranks = spans_of(run, ranks)
     start = min((span.start for span in spans), default=0.0)
@@ -62,7 +62,7 @@ def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -
         exposed = [span for profile in run.profiles for span in exposed_communication(profile)]
         return [*run.spans, *exposed], len(run)
     if ranks is None:
-        raise ValueError("spans alone do not say how many ranks there were: give ranks=4, or the whole run")
+        raise ValueError("spans alone do not show how many ranks there were: give ranks=4, or the whole run")
     return list(run), ranks
 
 
@@ -74,7 +74,7 @@ def last_run(team: Team) -> Run:
 
 
 def _layer(span: Span) -> tuple[bool, float]:
-    """Where a span is drawn: a later one lies on top, at half height if they overlap."""
+    """Return a sort key for drawing: a later span lies on top, at half height if it overlaps an earlier one."""
     return span.name in MESSAGES, -span.seconds
 
 
@@ -93,13 +93,13 @@ def _overlap(one: Span, other: Span) -> bool:
 
 
 def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scale: float) -> None:
-    """Draw a span as a bar; `rows` are its upper edge and its height."""
+    """Draw a span as a bar; `rows` is its upper edge and its height."""
     times = [(span.start * scale, span.seconds * scale)]
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
-    """Format axes whose rows are ranks or stages and whose width is time. In a paced run, `sleeping` is what sleeps."""
+    """Format axes of ranks or stages over time. In a paced run, `sleeping` is what sleeps."""
     row_axes(axes, ranks, rows)
     axes.set_xlim(left=0)
     axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
@@ -114,7 +114,7 @@ def row_axes(axes: Axes, count: int, name: str) -> None:
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """Return a readable unit for times up to `longest` seconds, and how many of it make a second."""
+    """Return a readable unit for times up to `longest` seconds, and the factor that converts seconds to it."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
 
 
@@ -125,14 +125,14 @@ def _describe(names: list[str], ranks: int, paced: bool) -> str:
     return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"
 
 
-CHARACTER = 0.015  # the share of the picture's width that one character of a label needs
+CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
 
 
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
-    """Draw one row per run, all from the same zero: what `rank` computed above what it communicated, if anything.
+    """Draw one row per run, all starting at zero: what `rank` computed, and below it what it communicated, if anything.
 
-    If there is room, a bar shows the label of its span: its layer or bucket. A backward pass whose layers are done and
-    that waits for its last messages is idle.
+    If there is room, a bar shows the label of its span: its layer or bucket. After its last layer, a backward pass that
+    only waits for messages is idle.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]
@@ -198,7 +198,7 @@ Pair = tuple[Span, Span]  # a send and its matching receive
 
 
 def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | None = None) -> Picture:
-    """Draw each message of a run. Several runs, by name, are stacked on one time axis.
+    """Draw each message of a run. If you give several runs by name, they are stacked on one time axis.
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
@@ -234,7 +234,7 @@ def matched(spans: Sequence[Span]) -> list[Pair]:
 
 
 def sent_at(send: Span, receive: Span) -> float:
-    """Return when a message leaves: when both sides are there. The early side waits."""
+    """Return when a message leaves: when both sides are ready. The one that is ready first waits."""
     return max(send.start, receive.start)
 
 

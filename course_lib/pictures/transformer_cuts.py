@@ -13,7 +13,7 @@ from course_lib.pictures.cuts import RANKS, arrow
 from course_lib.pictures.picture import COLORS, INK, LETTERS, Picture
 from course_lib.strategies.tensor_parallel import shares
 
-ROWS, WIDTH = 1.0, 0.8  # of X and Y, where all columns of A are 2
+ROWS, WIDTH = 1.0, 0.8  # of X and Y; all columns of A together are 2 wide
 BRIGHT = 2  # from this rank on, colors need dark letters
 
 
@@ -34,7 +34,7 @@ def split_mlp(columns: int, ranks: int) -> Picture:
         _box(axes, 6.7, at, WIDTH, 2 * size / columns, RANKS[rank], "$B$" if rank == 0 else "")
         at += 2 * size / columns
     _operator(axes, 7.8, "=")
-    apart = 1.45 if ranks <= 2 else 2.0 / (ranks - 1)  # each has the size of Y; more than two overlap
+    apart = 1.45 if ranks <= 2 else 2.0 / (ranks - 1)  # each term has the size of Y; more than two terms overlap
     for rank in range(ranks):
         middle = 1 + (rank - (ranks - 1) / 2) * apart
         name = f"gelu$(XA_{rank})B_{rank}$" if ranks <= 2 else ""
@@ -58,9 +58,10 @@ def split_mlp(columns: int, ranks: int) -> Picture:
 
 
 def ring_turns(ranks: int) -> Picture:
-    """Draw whose keys visit each rank of a ring, turn by turn, and which of them its queries can see.
+    """Draw whose keys visit each rank of a ring, turn by turn, and which of them the rank's queries can see.
 
-    Of its own piece's keys, a rank sees half the pairs, the triangle; of earlier pieces, all; of later ones, none.
+    A rank's queries see all keys of earlier pieces, no keys of later pieces, and in the rank's piece half the pairs: a
+    triangle.
     """
     _check_ranks(ranks)
     figure = Figure(figsize=(1.5 + 1.1 * ranks, 1.1 + 0.9 * ranks), layout="constrained")
@@ -97,8 +98,8 @@ def ring_turns(ranks: int) -> Picture:
 def causal_pieces(cuts: Mapping[str, Sequence[int]]) -> Picture:
     """Draw, for each cut of a causal sequence, which rank compares which piece's queries with which piece's keys.
 
-    A cut is the list of the pieces' ranks, in order. A rank computes the rows of its queries: full squares for earlier
-    pieces, and a triangle, half a square, for each of its own.
+    A cut is the list of the pieces' ranks, in order. A rank computes the rows of its queries: full squares for keys of
+    earlier pieces, and a triangle, half a square, for keys of the same piece.
     """
     ranks = max((rank + 1 for owners in cuts.values() for rank in owners), default=0)
     _check_ranks(ranks)
@@ -134,7 +135,7 @@ def _draw_pieces(axes: Axes, owners: Sequence[int], ranks: int) -> list[float]:
 
 
 def _bare(axes: Axes) -> None:
-    """Keep the letters along the axes, and nothing else of them; squares are square."""
+    """Keep only the labels of the axes, and use the same scale for both, so that squares are square."""
     axes.tick_params(length=0, colors=INK)
     axes.spines[:].set_visible(False)
     axes.set_aspect("equal")
@@ -156,7 +157,7 @@ def _operator(axes: Axes, middle: float, sign: str) -> None:
 
 
 def _in_columns(axes: Axes, left: float, top: float, sizes: Sequence[int], height: float, name: str) -> None:
-    """Draw a matrix that is two wide, cut into the ranks' columns."""
+    """Draw a matrix with a width of 2, cut into the ranks' columns."""
     at = left
     for rank, size in enumerate(sizes):
         _box(axes, at, top, 2 * size / sum(sizes), height, RANKS[rank])

@@ -4,7 +4,7 @@ A stage holds one part of the model, or several: its virtual stages. For positio
 time chunk c:
 
 F(g, m, c) needs F(g-1, m, c), the activations, and F(g, m, c-1), the state (h, c);
-R(g, m, c) needs F(g, m, c), and recomputes from its inputs and state;
+R(g, m, c) needs F(g, m, c), and reruns it from the same inputs and state;
 B(g, m, c) needs F(g, m, c), and R(g, m, c) if there is one, for the saved activations; B(g+1, m, c), the gradient; and
 B(g, m, c+1), the gradient of the state;
 W(g, m, c) needs B(g, m, c).
@@ -27,7 +27,7 @@ WRITTEN = re.compile(r"([FBWR])(\d+)(?:\.(\d+))?(?:v(\d+))?")
 
 
 class IllegalSchedule(ValueError):
-    """A schedule that cannot be executed. The message says why."""
+    """A schedule that cannot be executed. The message explains why."""
 
 
 @dataclass(frozen=True, order=True)
@@ -35,8 +35,8 @@ class Action:
     """One pass of one micro-batch, or one of its time chunks, on one of a stage's virtual stages.
 
     `F` is the forward pass and `B` the backward pass. If the schedule also has a `W` for the same piece, `B` computes
-    only the gradients of inputs and states, and `W` those of the weights. If it has an `R`, the activations of `F` are
-    dropped, and `R` recomputes them.
+    only the gradients of inputs and states, and `W` the gradients of the weights. If it has an `R`, the activations of
+    `F` are dropped, and `R` recomputes them.
     """
 
     kind: str
@@ -90,8 +90,8 @@ LAYOUTS = ("loop", "v")
 class Layout:
     """Which part of the model each virtual stage of each stage holds. A position is a part's index in the model.
 
-    In a loop, the parts go around all stages: stages 0, 1, 2, then 0, 1, 2 again. In a V, every second round goes
-    backward: 0, 1, 2, then 2, 1, 0, so the two neighboring parts at each tip are on the same stage.
+    In a loop, the parts go around all stages: 0, 1, 2, then 0, 1, 2 again. In a V, every second round goes backward: 0,
+    1, 2, then 2, 1, 0. So the two neighboring parts at each tip of the V are on the same stage.
     """
 
     stages: int
@@ -106,7 +106,7 @@ class Layout:
 
     @property
     def positions(self) -> int:
-        """How many parts the model is cut into."""
+        """The number of parts that the model is cut into."""
         return self.stages * self.virtual
 
     def position(self, stage: int, virtual: int = 0) -> int:
@@ -129,13 +129,13 @@ class Layout:
         return _neighbor(self, stage, virtual, 1)
 
 
-@lru_cache(maxsize=65536)  # the planner asks for every action of every schedule it tries
+@lru_cache(maxsize=65536)  # the planner needs this for every action of every schedule it tries
 def _neighbor(layout: Layout, stage: int, virtual: int, step: int) -> tuple[int, int] | None:
     position = layout.position(stage, virtual) + step
     return layout.stage_at(position) if 0 <= position < layout.positions else None
 
 
-@lru_cache(maxsize=65536)  # the planner asks for every action of every stage of every schedule it tries
+@lru_cache(maxsize=65536)  # the planner needs this for every action of every stage of every schedule it tries
 def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
     """Return the actions that the same virtual stage must do before `action`."""
     kind, (m, c, v) = action.kind, action.piece
@@ -153,7 +153,7 @@ def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> t
 def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step at the neighboring position of the model whose result `action` needs; None if there is none.
 
-    A result from a different stage comes over a link; at the tip of a V it is available at once.
+    A result from a different stage comes over a link; at the tip of a V it is available immediately.
     """
     if action.kind not in ("F", "B"):
         return None
@@ -182,7 +182,7 @@ def reason_for(action: Action, dependency: Action) -> str:
 class Held:
     """Activations held for backward passes, and tensors that split backward passes hold for their weight gradients.
 
-    Both are numbers of pieces, or shares of what the stage would hold for the whole batch.
+    Both are counts of pieces, or shares of what the stage would hold for the whole batch.
     """
 
     activations: float = 0
@@ -190,7 +190,7 @@ class Held:
 
     @property
     def total(self) -> float:
-        """The sum of both, assuming that a piece takes as much memory for one as for the other."""
+        """The sum of both, assuming that a piece takes the same memory for either purpose."""
         return self.activations + self.for_weights
 
     @property
@@ -206,9 +206,9 @@ class Held:
 def held_after_each(actions: Iterable[Action]) -> list[Held]:
     """Return how many pieces a stage holds after each of these actions.
 
-    Activations are held from the forward pass, or from its recomputation, to the backward pass. What weight gradients
-    need is held from a split backward pass to its `W`. Inputs and states saved for recomputation are not counted: they
-    are small compared to the activations.
+    Activations are held from the forward pass, or from its recomputation, to the backward pass. Tensors for weight
+    gradients are held from a split backward pass to its `W`. Inputs and states saved for recomputation don't count:
+    they are small compared to the activations.
     """
     row = list(actions)
     recomputed, split = ({action.piece for action in row if action.kind == kind} for kind in "RW")

@@ -1,8 +1,9 @@
 """How long a block takes for a piece of a batch, looked up in a table of times measured at several sizes.
 
 A device is not equally fast at all sizes. Small pieces leave most of it idle, so dividing FLOPs by one speed gives the
-wrong time. Between two measured sizes we interpolate. Beyond them we assume no speed that was not measured: a larger
-piece runs at the speed of the largest one measured, and a smaller piece takes as long as the smallest.
+wrong time. Between two measured sizes we interpolate. Outside the measured range we assume only speeds that were
+measured: a larger piece runs at the speed of the largest one measured, and a smaller piece takes as long as the
+smallest.
 
 `MACHINES` are nodes that you can buy or rent: the memory of their GPUs, and the links inside and between nodes.
 """
@@ -29,7 +30,7 @@ HEAD, TABLE = "head", "embedding"  # measured besides LSTM layers: the output la
 
 @dataclass(frozen=True)
 class BlockSeconds:
-    """The times of one piece through one block. A split backward pass may cost more in total than a whole one."""
+    """The times of one block for one piece. A split backward pass may cost more in total than a whole one."""
 
     forward: float
     backward: float
@@ -56,7 +57,7 @@ class Surface:
     seconds: tuple[tuple[BlockSeconds, ...], ...]
 
     def at(self, row: float, column: float) -> BlockSeconds:
-        """Return the time at this point, by linear interpolation: a time has a fixed part and a part that grows."""
+        """Return the time at this point, by linear interpolation: a fixed part plus a part that grows with size."""
         low, high, down = _between(self.rows, row)
         left, right, across = _between(self.columns, column)
         lower, upper = (_blend(self.seconds[place][left], self.seconds[place][right], across) for place in (low, high))
@@ -65,7 +66,7 @@ class Surface:
 
 @dataclass(frozen=True)
 class PrecisionTimes:
-    """All measurements in one precision: surfaces by kind and width, and the times of an optimizer step.
+    """All measurements in one precision: surfaces by kind and width, and optimizer step times.
 
     An LSTM layer's surface has rows of sequences and columns of steps. The output layer and an embedding have rows of
     words (or other outputs) and columns of cells, which are steps times sequences.
@@ -134,13 +135,13 @@ def read_block_times(file: str | Path) -> BlockTimes:
 def h200_block_times() -> BlockTimes:
     """Return the table that ships with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`.
 
-    The file lists under `interpolated` which times were replaced because they contradicted the others.
+    Under `interpolated`, the file lists the times that were replaced because they contradicted the others.
     """
     return _from_plain(json.loads(files("course_lib.planning").joinpath("h200.json").read_text()))
 
 
 def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
-    """Return the indices of the two measured sizes around `size`, and how far it lies between them, from 0 to 1.
+    """Return the indices of the two measured sizes around `size`, and its position between them, from 0 to 1.
 
     A size outside the measured range counts as the nearest measured one.
     """
@@ -192,16 +193,16 @@ def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
     return BlockTimes(plain["device"], precisions)
 
 
-# Bandwidths are the data sheets' peaks for one direction; a collective reaches less. Latencies are what NCCL's own cost
-# model counts for a step of a ring. An H100 has the same peak in matrix multiplications as the H200 of the table, and
-# slower memory. A B200 was not measured: `Work.scaled(speed=2)` asks what if it were twice as fast.
-NVLINK_STEP, NETWORK_STEP = 3.4e-6, 9.6e-6  # seconds: a step of NCCL's ring with its protocol for large messages
+# Bandwidths are the data sheets' peaks for one direction; a collective reaches less. Latencies come from NCCL's cost
+# model: one step of a ring. An H100 has the same peak in matrix multiplications as the H200 in the table, but slower
+# memory. We have not measured a B200: with `Work.scaled(speed=2)` you can assume that it is twice as fast.
+NVLINK_STEP, NETWORK_STEP = 3.4e-6, 9.6e-6  # seconds per step of NCCL's ring, with its protocol for large messages
 LATENCY_SOURCE = "https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A node with eight GPUs: bytes of memory of each, and its network."""
+    """A node with eight GPUs: the bytes of memory that each has, and the network."""
 
     name: str
     memory: int
@@ -210,16 +211,16 @@ class Machine:
 
 
 def _node(name: str, gigabytes: int, nvlink: float, source: str) -> Machine:
-    """Return a node of eight GPUs, each with an NVLink of that many GB/s each way, and a ConnectX-7 of 400 Gb/s."""
+    """Return a node of eight GPUs, each with `nvlink` GB/s of NVLink each way, and a ConnectX-7 of 400 Gb/s."""
     network = Network(Link(NVLINK_STEP, nvlink * 1e9), Link(NETWORK_STEP, 50e9), per_node=8)
     return Machine(name, gigabytes * 10**9, network, (source, LATENCY_SOURCE))
 
 
 MACHINES = {
-    # 80 GB, NVLink 4 with 900 GB/s in both directions together, eight ConnectX-7
+    # 80 GB, NVLink 4 with a total of 900 GB/s in both directions, eight ConnectX-7
     "H100": _node("DGX H100", 80, 450, "https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html"),
-    # 141 GB, and otherwise the same
+    # 141 GB, otherwise the same
     "H200": _node("DGX H200", 141, 450, "https://www.nvidia.com/en-us/data-center/dgx-h200/"),
-    # 1,440 GB for eight GPUs, NVLink 5 with 1.8 TB/s in both directions together, eight ConnectX-7
+    # 1,440 GB for eight GPUs, NVLink 5 with a total of 1.8 TB/s in both directions, eight ConnectX-7
     "B200": _node("DGX B200", 180, 900, "https://www.nvidia.com/en-us/data-center/dgx-b200/"),
 }

@@ -1,9 +1,9 @@
-"""Measure block times on this device before you plan: it takes a few seconds.
+"""Measure block times on this device before you plan. This takes a few seconds.
 
 Kernel launches run ahead of the GPU, and synchronizing after every call would time the synchronization too. So we make
 many calls in a row, as a training step does, and synchronize once. LSTM layers are timed as a chain of several, forward
-and then backward, as in a model. For the blocks at its ends we count only GPU time, because in a model the layers keep
-the GPU busy while those blocks are launched.
+and then backward, as in a model. For the first and last block we count only GPU time, because in a model the layers
+keep the GPU busy while these blocks are launched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from course_lib.planning.block_times import HEAD, TABLE, BlockSeconds, BlockTime
 from course_lib.planning.network import Line, fit_line
 
 LONG = 0.3  # seconds: a call that takes longer is not repeated
-SLEEP = 4_000_000  # cycles, about two milliseconds: longer than it takes to enqueue the work of one call
+SLEEP = 4_000_000  # cycles, about two milliseconds: longer than enqueuing the work of one call takes
 PRECISIONS = ("float32", "tf32", "bfloat16")
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=1e-3),
@@ -37,9 +37,9 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes to measure: every width with every number of sequences and steps, up to `operations` in all.
+    """The sizes to measure: every width with every number of sequences and steps, up to `operations` in total.
 
-    `words` are the outputs of the output layer and the rows of an embedding; `cells` are their steps times sequences.
+    `words` are the outputs of the output layer and the rows of an embedding; `cells` are steps times sequences.
     """
 
     hidden: tuple[int, ...] = (16, 64, 256)
@@ -48,7 +48,7 @@ class Sizes:
     words: tuple[int, ...] = (16, 1024)
     cells: tuple[int, ...] = (16, 256)
     parameters: tuple[int, ...] = (10_000, 1_000_000)
-    operations: float = 3e8  # in one forward pass: larger sizes are skipped
+    operations: float = 3e8  # the most in one forward pass: larger sizes are skipped
 
 
 ON_A_CPU = Sizes()
@@ -72,7 +72,7 @@ def calibrate(
             raise ValueError(f"precision={precision!r}: choose {', '.join(PRECISIONS)}")
     chosen = sizes or (ON_A_GPU if device().type == "cuda" else ON_A_CPU)
     points = list(_points(chosen))
-    _measure(*points[0], precisions[0], at_least)  # warm-up: the first measurement pays for one-time setup
+    _measure(*points[0], precisions[0], at_least)  # warm-up: the first measurement includes one-time setup
     measured: dict[str, PrecisionTimes] = {}
     with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
         for precision in precisions:
@@ -91,7 +91,7 @@ Point = tuple[str, int, int, int]  # kind, width, row, column
 
 
 def _points(sizes: Sizes) -> Iterator[Point]:
-    """Yield the points to measure. Each width takes the numbers of sequences that stay affordable at all its steps."""
+    """Yield the points to measure. Each width has the numbers of sequences that are affordable at all its steps."""
     for width in sizes.hidden:
         per_cell = 16 * width**2
         steps = [size for size in sizes.steps if per_cell * size * max(sizes.sequences) <= sizes.operations]
@@ -116,7 +116,7 @@ def _surfaces(times: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Compute in true float32; or in `tf32`, PyTorch's default for LSTMs on a GPU; or in bfloat16, under autocast."""
+    """Compute in true float32, in `tf32` (PyTorch's default for LSTMs on a GPU), or in bfloat16 under autocast."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = precision != "float32", False
     try:
@@ -198,7 +198,7 @@ def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[
 
 
 def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
-    """Return for each optimizer how long a step takes, measured on four tensors with `parameters` numbers in all."""
+    """Return the time of a step for each optimizer, measured on four tensors with `parameters` numbers in total."""
     lines = {}
     for name, make in OPTIMIZERS.items():
         times = []
@@ -212,11 +212,11 @@ def _updates(parameters: Sequence[int], at_least: float) -> dict[str, Line]:
 
 
 def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alone: bool = False) -> float:
-    """Return the seconds per call of many calls with one synchronization: the better of two tries, unless one is long.
+    """Return the seconds per call, for many calls with one synchronization. Takes the better of two tries.
 
     With `alone`, count only GPU time: all work is enqueued before the GPU starts.
     """
-    function()  # warm-up: one-time work, like setting up libraries and memory, is not counted
+    function()  # warm-up: this leaves out one-time work, like setting up libraries and memory
     calls, seconds = 1, _timed(function, 1)
     if seconds > LONG:
         return seconds

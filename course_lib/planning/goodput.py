@@ -1,7 +1,7 @@
-"""How much of a long run on many GPUs is training: failures, saves, restarts, slow nodes and the all-reduce.
+"""How much of a long run on many GPUs is training, after failures, saves, restarts, slow nodes and the all-reduce.
 
-`simulate_run` plays a run event by event. `expected_goodput` is the formula to compare it with: good while failures are
-rare, and blind to whatever happens during a save or a restart.
+`simulate_run` plays a run event by event. `expected_goodput` is the formula to compare it with: it is accurate while
+failures are rare, and ignores failures during a save or a restart.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Fleet:
 
     gpus: int
     gpu_hours_per_failure: float
-    save: float  # how long training stands still for a checkpoint
+    save: float  # how long a checkpoint stops training
     restart: float  # from the failure to the first new update
-    slower: float = 0.0  # how much longer a slow node computes: 0.1 is 10%. Everyone waits for it
-    noticed: float = DAY  # how long a slow node slows the job before it is replaced, which costs a restart
+    slower: float = 0.0  # how much longer a slow node computes: 0.1 is 10%. All others wait for it
+    noticed: float = DAY  # how long a slow node slows the job before it is replaced, with a restart
 
     @property
     def between_failures(self) -> float:
-        """The mean time from one failure to the next: twice the GPUs, half of it."""
+        """The mean time from one failure to the next. With twice the GPUs, it is half as long."""
         return self.gpu_hours_per_failure * HOUR / self.gpus
 
     @property
@@ -37,11 +37,11 @@ class Fleet:
 
 @dataclass
 class Played:
-    """What happened in a run: where its seconds went."""
+    """What happened in a run, and where its seconds went."""
 
     seconds: float = 0.0
-    useful: float = 0.0  # of training that was kept
-    repeated: float = 0.0  # of training that a failure undid
+    useful: float = 0.0  # training that was saved
+    repeated: float = 0.0  # training that a failure undid
     saving: float = 0.0
     restarting: float = 0.0
     waiting: float = 0.0  # for a slow node
@@ -50,20 +50,20 @@ class Played:
 
     @property
     def goodput(self) -> float:
-        """The share of the time that was training, and was kept."""
+        """The share of the time that went into training that was saved."""
         return self.useful / self.seconds
 
 
 def expected_goodput(fleet: Fleet, interval: float) -> float:
-    """Return the first-order formula: 1 minus the shares of saving, of repeating and of restarting."""
+    """Return the goodput by the first-order formula: 1 minus the shares of saving, repeating and restarting."""
     return 1 - fleet.save / interval - (interval / 2 + fleet.restart) / fleet.between_failures
 
 
 def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0) -> Played:
     """Play a run that saves after every `interval` seconds of training, event by event.
 
-    Failures arrive at random (a Poisson process), in every state: a failure during a save loses that save, and one
-    during a restart starts the restart again. With `slower`, nodes become slow as often as they fail. A slow
+    Failures happen at random (a Poisson process) and at any time: a failure during a save loses that save, and a
+    failure during a restart begins the restart again. With `slower`, nodes become slow as often as they fail. A slow
     node is replaced after `noticed` seconds: the job saves, stops and restarts without it.
     """
     if interval <= 0 or fleet.gpus < 1:
@@ -75,7 +75,7 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
     unsaved = 0.0  # seconds of training since the last save
 
     def pass_time(seconds: float) -> bool:
-        """Let that much time pass, or as much as there is until the next failure. Return whether it all passed."""
+        """Let this much time pass, but only up to the next failure. Return whether all of it passed."""
         nonlocal failure
         until = played.seconds + seconds
         if until <= failure:

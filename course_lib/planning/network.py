@@ -2,7 +2,7 @@
 
 A message takes about `latency + bytes / bandwidth`. With this machine's two numbers, you can predict the cost of every
 collective in the course before you run it. `fit_line` fits such a line to measurements: a fixed cost and a cost per
-unit. A model update follows one too, with a fixed time and a time per sequence.
+unit. The time of a model update is such a line, too: a fixed time plus a time per sequence.
 
 A `Network` describes machines with several GPUs: which links the rows and columns of a mesh use, and what an all-reduce
 costs.
@@ -112,7 +112,7 @@ class AllReduceParts:
 
 
 def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[AllReduceParts]:
-    """Time an all-reduce between two ranks and its parts in turn, so that a busy machine slows all of them equally."""
+    """Time an all-reduce between two ranks and its parts, in turn, so that a busy machine slows all of them equally."""
     from course_lib.launchers import launch
 
     by_rank = launch(_time_parts, sizes, repeats, ranks=2)
@@ -121,9 +121,9 @@ def measure_all_reduce_parts(sizes: Sequence[int], repeats: int = 11) -> list[Al
 
 
 def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
-    """Run on two ranks; return for every size the fastest times of: whole, message, exchange, addition.
+    """Run on two ranks; return the fastest times of whole, message, exchange and addition for each size.
 
-    Other work on the machine can only add to a time, so the fastest of several is the least disturbed.
+    Other work on the machine can only make a time longer, so the shortest of several is the most accurate.
     """
     import torch
     import torch.distributed as dist
@@ -156,9 +156,9 @@ def _time_parts(sizes: Sequence[int], repeats: int) -> list[list[float]]:
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
-    """Run on two ranks; return (bytes, seconds one way) for every size: of `repeats` round trips the lower quartile.
+    """Run on two ranks; return (bytes, seconds one way) for every size: the lower quartile of `repeats` round trips.
 
-    Other work on the machine can only add to a time. The sizes take turns, so that it does not hit one of them alone.
+    Other work on the machine can only make a time longer. The sizes take turns, so that it affects all of them.
     """
     import torch
     import torch.distributed as dist
@@ -182,14 +182,14 @@ def fit(measured: Sequence[tuple[float, float]]) -> Link:
     return Link(line.fixed, 1 / line.each, tuple(measured))
 
 
-INSIDE = ("stages", "replicas")  # which of the two are neighboring ranks
+INSIDE = ("stages", "replicas")  # which ranks are neighbors
 
 
 @dataclass(frozen=True)
 class Network:
     """GPUs in nodes: a fast link inside a node, a slower one between nodes. Ranks fill one node after another.
 
-    Every GPU has both links to itself, so GPUs do not slow each other down.
+    GPUs don't share links, so they don't slow each other down.
     """
 
     inside: Link
@@ -202,7 +202,7 @@ class Network:
         return cls(link, link, 1)
 
     def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
-        """Return the rank orders that differ on this network: a replica's stages or a stage's replicas as neighbors."""
+        """Return the rank orders that differ here: neighbors are a replica's stages, or a stage's replicas."""
         is_same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
         return INSIDE[:1] if is_same else INSIDE
 
@@ -226,7 +226,7 @@ class Network:
     def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
         """Return how long an all-gather of `size` bytes takes, or a reduce-scatter.
 
-        Either one is half of an all-reduce, which is a reduce-scatter followed by an all-gather.
+        Each is half of an all-reduce, which is a reduce-scatter followed by an all-gather.
         """
         return self.all_reduce_seconds(size, ranks, per_node) / 2
 
@@ -237,8 +237,8 @@ class Network:
 
 
 def _pieces_round(link: Link, size: float, ranks: int) -> float:
-    """Return how long it takes to bring every rank's piece to all others: the faster of a ring and a tree, which has
-    fewer messages in sequence.
+    """Return how long it takes to send every rank's piece to all others, with a ring or a tree, whichever is faster: a
+    tree has fewer messages in sequence.
     """
     if ranks < 2:
         return 0.0
@@ -248,7 +248,7 @@ def _pieces_round(link: Link, size: float, ranks: int) -> float:
 
 
 class Sent:
-    """The handle of an all-reduce in flight, as `dist.all_reduce(tensor, async_op=True)` returns it."""
+    """The handle of an all-reduce in flight, like the one that `dist.all_reduce(tensor, async_op=True)` returns."""
 
     def __init__(self) -> None:
         import torch
@@ -290,7 +290,7 @@ def paced_network(link: Link) -> Iterator[None]:
 
 
 def single_tensor_collectives() -> tuple[str, str]:
-    """Return what PyTorch calls the all-gather and the reduce-scatter of one tensor: 2.13 renamed them."""
+    """Return PyTorch's names for the all-gather and the reduce-scatter of one tensor: 2.13 renamed them."""
     import torch.distributed as dist
 
     if hasattr(dist, "all_gather_single"):
@@ -299,7 +299,7 @@ def single_tensor_collectives() -> tuple[str, str]:
 
 
 def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolExecutor) -> Callable[..., Any]:
-    """Return a collective that takes that share of an all-reduce's time over `link`, in the order of the `line`."""
+    """Return a collective that takes this share of an all-reduce's time over `link`, in its turn on `line`."""
     import torch
     import torch.distributed as dist
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CannotPlace(ValueError):
-    """No placement meets the requirements. The message says what would."""
+    """No placement meets the requirements. The message says what would work."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Placement:
 
     @property
     def hops(self) -> int:
-        """How often activations change stages on their way forward through the model, and gradients on the way back."""
+        """How often activations change stages on their way through the model, as gradients do on the way back."""
         return sum(stage != next_stage for stage, next_stage in pairwise(self.stage_of))
 
     @property
@@ -93,7 +93,7 @@ class StepCost:
 
     @property
     def bytes(self) -> int:
-        """The memory of the largest stage, which every device must have."""
+        """The memory of the largest stage: every device must have this much."""
         return max(cost.bytes for cost in self.stages)
 
 
@@ -107,13 +107,13 @@ def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
 
 
 def round_robin(blocks: int, stages: int) -> Placement:
-    """Deal out the blocks: block 0 to stage 0, block 1 to stage 1, ... Often recommended, with a hop at every block."""
+    """Deal out the blocks: block 0 to stage 0, block 1 to stage 1, ... Often recommended, but has a hop per block."""
     _check_counts(blocks, stages)
     return Placement(tuple(place % stages for place in range(blocks)))
 
 
 def equal_count(blocks: int, stages: int) -> Placement:
-    """Put the same number of consecutive blocks on each stage; the first stages take one more of any remainder."""
+    """Put the same number of consecutive blocks on each stage. The first stages get one more if some are left over."""
     _check_counts(blocks, stages)
     share, extra = divmod(blocks, stages)
     return Placement.of_cuts(blocks, [stage * share + min(stage, extra) for stage in range(1, stages)])
@@ -159,14 +159,14 @@ def balanced(
 
 
 def smallest(blocks: int, stages: int, bytes_of: Callable[[int, range], float]) -> Placement:
-    """Place consecutive blocks so that the fullest stage needs as little memory as possible, however slow it is."""
+    """Place consecutive blocks so that the fullest stage needs as little memory as possible, regardless of speed."""
     _check_counts(blocks, stages)
     best = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
     return Placement.of_cuts(blocks, best[1] if best else [])
 
 
 Part = tuple[int, int]  # a range of blocks: start, and stop, which is not included
-Best = tuple[float, list[int]]  # the largest value of a part, and where the parts after the first begin
+Best = tuple[float, list[int]]  # the largest value of a part, and the start of every part after the first
 
 
 def _smallest_largest(
@@ -220,7 +220,7 @@ def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tu
 def analytic_costs(
     model: SequenceModel | ModelSize, batch: Batch | BatchSize, flops_per_second: float = 1e12
 ) -> list[BlockCost]:
-    """Return each block's cost by formula. The seconds are relative: only their ratios mean anything.
+    """Return each block's cost by formula. The seconds are relative: only their ratios are meaningful.
 
     Time counts FLOPs, with the backward pass as two forward passes. Bytes are the parameters, their gradients, Adam's
     two numbers per parameter, and the activations of this batch.
@@ -245,7 +245,7 @@ def forward_flops(block: nn.Module | BlockSize) -> int:
 def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
     """Return each block's cost with its time on this device: the median of `repeats` forward and backward passes.
 
-    Each block is timed alone. The bytes are those of `analytic_costs`. The model is not changed.
+    Each block is timed separately. The bytes come from `analytic_costs`. The model is not changed.
     """
     if repeats < 1:
         raise ValueError(f"repeats={repeats}: a measurement needs at least one")

@@ -1,7 +1,7 @@
-"""The work of one update, and a plan for it: a mesh, an order of its ranks and a schedule, with its time and memory.
+"""The work of one update, and a plan for it: a mesh, its rank order, a schedule, and the resulting time and memory.
 
-`Work` knows how long each block takes for a piece of any size, and how many bytes it needs. `Pieces` says how a
-replica's work is cut: a schedule by name and size, prepared once and timed for many plans.
+`Work` has the time of each block for a piece of any size, and its bytes. `Pieces` describes how a replica's work is
+cut: a schedule by name and size, prepared once and timed for many plans.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from course_lib.lstm.model import SequenceModel
 
 
-HALF = "bfloat16"  # under autocast: activations, messages and what FSDP gathers have two bytes, gradients four
-TENSORS = {LSTM: 4, EMBEDDING: 1}  # weights of a block
+HALF = "bfloat16"  # under autocast: activations, messages and gathered weights take two bytes, gradients four
+TENSORS = {LSTM: 4, EMBEDDING: 1}  # the number of weight tensors in a block
 ZERO_1, FSDP = "ZeRO-1", "FSDP"
 
 
 @dataclass(frozen=True)
 class Work:
-    """One update of a model on a batch of this many sequences and steps, on devices with known block times.
+    """One update of a model on a batch of `sequences` and `steps`, on devices with known block times.
 
-    `optimizer` is the one used in training: it determines memory, and how long the optimizer step takes.
+    The `optimizer` determines the memory for its state, and how long its step takes.
     """
 
     blocks: tuple[BlockSize, ...]
@@ -56,7 +56,7 @@ class Work:
     optimizer: str
     memory: tuple[Memory, ...]  # per block, for the whole batch
     edges: tuple[int, ...]  # per block: bytes of its outputs as a message, for the whole batch
-    speed: float = 1.0  # of the devices, relative to those that were measured
+    speed: float = 1.0  # of the devices, relative to the measured ones
     _seconds: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -69,7 +69,7 @@ class Work:
         precision: str = "float32",
         optimizer: str = "Adam",
     ) -> Work:
-        """Return the work of training `model` on `batch`. The model is never run: its size is enough."""
+        """Return the work of training `model` on `batch`. Only the model's size matters: it is never run."""
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
         times.in_precision(precision)
@@ -109,13 +109,13 @@ class Work:
         return sum(self.memory[place].parameters for place in places)
 
     def states(self, places: Iterable[int], shards: int = 1) -> float:
-        """Return the bytes of these blocks' parameters, gradients and optimizer state, of which a rank has a shard."""
+        """Return the bytes of these blocks' parameters and gradients, and of one shard of their optimizer state."""
         blocks = list(map(self.memory.__getitem__, places))
         whole = sum(block.parameters + block.gradients for block in blocks)
         return whole + sum(block.optimizer for block in blocks) / shards
 
     def gathered(self, place: int) -> float:
-        """Return the bytes of a block that FSDP gathers: in half precision, weights travel and compute in two bytes."""
+        """Return the bytes that FSDP gathers for a block: in half precision, weights are sent and used in two bytes."""
         return self.memory[place].parameters / (self._bytes_per_weight / 2 if self.precision == HALF else 1)
 
     @property
@@ -139,7 +139,7 @@ Times = list[tuple[float, float]]  # (start, end) of each step, in the order of 
 
 @dataclass(frozen=True)
 class Pieces:
-    """A schedule by name, stages, micro-batches and chunks, with or without recomputation."""
+    """A schedule's name, stages, micro-batches and chunks, with or without recomputation."""
 
     name: str
     stages: int
@@ -167,7 +167,7 @@ class Prepared:
 
     @cached_property
     def inputs_held(self) -> list[float]:
-        """Per stage, the share of its inputs that it holds at once for recomputation."""
+        """Per stage, the largest share of its inputs that it holds at once for recomputation."""
         schedule = self.schedule
         rerun = [any(action.kind == "R" for action in row) for row in schedule.stages]
         most = [_most_under_way(row) if recompute else 0 for row, recompute in zip(schedule.stages, rerun, strict=True)]
@@ -175,7 +175,7 @@ class Prepared:
 
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
-        """Per stage, the step that makes each part's gradients final, in order: (position, number of that step)."""
+        """Per stage, the step that makes each part's gradients final, in order: (position, number of the step)."""
         last_step: dict[int, tuple[int, int]] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
@@ -187,7 +187,7 @@ class Prepared:
 
     @cached_property
     def _counts(self) -> list[tuple[int, Action, int]]:
-        """An example (stage, action) for each different cost, and how many actions cost the same."""
+        """An example (stage, action) for each different cost, and how many actions have this cost."""
         often = Counter(cost for _, cost, _ in self.stopwatch.steps)
         return [(*example, often[cost]) for cost, example in enumerate(self.stopwatch.examples)]
 
@@ -207,7 +207,7 @@ class Prepared:
         return ends
 
 
-@lru_cache(maxsize=512)  # comparing networks asks for the same schedules again and again
+@lru_cache(maxsize=512)  # comparing networks needs the same schedules again and again
 def _prepared(pieces: Pieces) -> Prepared:
     sizes = pieces.stages, pieces.micro_batches, pieces.chunks
     return Prepared(make_schedule(pieces.name, *sizes, recompute=pieces.recompute))
@@ -225,7 +225,7 @@ def _most_under_way(row: tuple[Action, ...]) -> int:
     return max(counts(), default=0)
 
 
-# What the time of an update is spent on. `Plan.parts` leaves out the parts that take no time.
+# Where the time of an update goes. `Plan.parts` leaves out the parts that take no time.
 PARTS = (
     "computing",
     "recomputing",
@@ -242,8 +242,8 @@ PARTS = (
 class Plan:
     """A mesh of replicas x shards x stages, and the predicted time of a step on the slowest rank.
 
-    `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers count only where
-    computation does not hide them (`timing.py`), for replicas and shards alike.
+    `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers, over replicas
+    or shards, count only if computation does not hide them (`timing.py`).
     """
 
     replicas: int
@@ -257,8 +257,8 @@ class Plan:
     bytes: int  # on the fullest rank
     inside: str = "stages"  # which ranks are neighbors: a replica's stages, or a stage's replicas
     shards: int = 1
-    sharding: str = ""  # what the shards divide: ZeRO-1 the optimizer, FSDP everything
-    gather_seconds: float = 0.0  # the part of the exposed seconds in which weights are gathered
+    sharding: str = ""  # what the shards divide: with ZeRO-1 the optimizer state, with FSDP everything
+    gather_seconds: float = 0.0  # the part of the exposed seconds that gathers weights
 
     @property
     def stages(self) -> int:
@@ -286,17 +286,17 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The mesh, and over how many ranks the optimizer is divided: `8 x 2 ZeRO-1 over 4`."""
+        """The mesh, and the number of ranks that divide the optimizer: `8 x 2 ZeRO-1 over 4`."""
         return f"{self.mesh} {ZERO_1} over {self.shards}" if self.sharding == ZERO_1 else self.mesh
 
     @property
     def way(self) -> tuple[Any, ...]:
-        """The mesh and its rank order: plans that agree on them differ only in schedule and number of pieces."""
+        """The mesh and its rank order. Plans with the same way differ only in their schedule and number of pieces."""
         return self.replicas, self.stages, self.shards, self.inside, self.sharding
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """The seconds of a step by what they are spent on; they add up to `seconds`."""
+        """Where the seconds of a step go. The parts add up to `seconds`."""
         prepared, costs = self.pieces.prepared, self.costs.with_overhead(self.overhead)
         busy = prepared.busy(costs)
         busiest = max(range(self.stages), key=busy.__getitem__)
@@ -315,7 +315,7 @@ class Plan:
         return {name: spent[name] for name in PARTS if spent.get(name, 0.0) > 1e-12}
 
     def price(self, updates: int, per_hour: float) -> float:
-        """Return the price of `updates` updates if each rank's GPU costs `per_hour`, busy or idle."""
+        """Return the price of `updates` updates if each rank's GPU costs `per_hour`, whether busy or idle."""
         return self.ranks * per_hour * updates * self.seconds / 3600
 
     @property

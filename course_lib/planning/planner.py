@@ -1,10 +1,10 @@
-"""Choose a parallelism plan: predict the time and memory of an update for every way to cut model and batch.
+"""Choose a parallelism plan: predict the time and memory of an update for every way to cut the model and the batch.
 
 The inputs are measured or counted: block times, which depend on the size of a piece, the sizes of gradients and
 messages, and lesson 00's two numbers for each link. The output is a list of plans, fastest first.
 
-`timing.py` has the rules by which a plan's time and memory are predicted. `explain` says why one plan is faster than
-another, `sensitivity.py` what would have to change for another one to win.
+`timing.py` has the rules that predict a plan's time and memory. `explain` shows why one plan is faster than another,
+and `sensitivity.py` what would have to change for a different one to win.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from course_lib.planning.plan import PARTS, Pieces, Plan, Work
 from course_lib.planning.timing import pipelined, placed, sharded
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
-VIRTUAL = {"interleaved": 2, "zb-v": 2}  # parts of the model on each stage
-CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time take the place of micro-batches
+VIRTUAL = {"interleaved": 2, "zb-v": 2}  # how many parts of the model each stage has
+CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time replace micro-batches
 
 
 def plans(
@@ -45,7 +45,7 @@ def plans(
     We try replicas x stages in both orders of the mesh, with each schedule. With `sharding`, we also try fully sharded
     replicas and, unless `zero` is False, ZeRO-1: pipelines that divide the optimizer over the replicas in a node, or
     over all of them. One stage is data parallelism; with several micro-batches, gradient accumulation. `gather_ahead`
-    says whether a block can be gathered while another one computes, as on GPUs. `overhead` is the fixed cost of
+    sets whether a block can be gathered while another one computes, as on GPUs. `overhead` is the fixed cost of
     starting an action, in seconds, regardless of its size.
     """
     candidates = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute))
@@ -91,7 +91,7 @@ def _candidates(
     chunks: Sequence[int],
     recompute: Sequence[bool],
 ) -> Iterator[tuple[int, Pieces]]:
-    """Yield (replicas, pieces). Chunks fill the pipelines in `CHUNKED`; a single stage benefits from no schedule."""
+    """Yield (replicas, pieces). Only schedules in `CHUNKED` use chunks; a single stage needs no schedule."""
     for stages, count, recomputes in product(_divisors(ranks), micro_batches, recompute):
         if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
             continue
@@ -108,14 +108,14 @@ LABEL = max(map(len, PARTS))  # the width of a table's first column
 
 @dataclass(frozen=True)
 class Explanation:
-    """Two plans compared part by part. `str` gives a table and a sentence; `pictures.plan_bars` draws the same."""
+    """Two plans compared part by part. `str` returns a table and a sentence; `pictures.plan_bars` draws them."""
 
     winner: Plan
     runner_up: Plan
 
     @property
     def differences(self) -> dict[str, float]:
-        """How many more seconds the runner-up spends on each part, largest difference first; negative means fewer."""
+        """How many more seconds the runner-up spends on each part, largest difference first; negative if fewer."""
         winner, runner_up = self.winner.parts, self.runner_up.parts
         seconds = {part: runner_up.get(part, 0.0) - winner.get(part, 0.0) for part in PARTS}
         return dict(sorted(seconds.items(), key=lambda item: -abs(item[1])))
@@ -148,5 +148,5 @@ class Explanation:
 
 
 def explain(plan: Plan, runner_up: Plan) -> Explanation:
-    """Return a comparison of both plans: where each spends its time, and what makes the difference."""
+    """Compare two plans: return where each spends its time, and which parts make the difference."""
     return Explanation(plan, runner_up)

@@ -1,8 +1,8 @@
 """A pipeline schedule is data: one list of actions per stage.
 
-The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action
-starts follows from what it needs (`actions.py`). Results from other stages come over a link. A message never makes its
-sender wait, and messages may be received in a different order than they were sent.
+The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action starts
+depends on what it needs (`actions.py`). Results from other stages come over a link. Sending a message never makes a
+stage wait, and messages may be received in a different order than they were sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from course_lib.planning.actions import (
 
 @dataclass(frozen=True)
 class Waiting:
-    """A stage that is stuck: which of its actions waits for which step."""
+    """A stage that is stuck: its action that waits, and the step that the action needs."""
 
     stage: int
     action: Action
@@ -37,7 +37,7 @@ class Waiting:
 
 
 def cycle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
-    """Return the stages that wait for each other in a cycle, lowest first; each waits for the next."""
+    """Return the stages that wait for each other in a cycle, the lowest first. Each one waits for the next."""
     stage = min(waiting)
     visited: list[int] = []
     while stage not in visited:
@@ -70,7 +70,7 @@ Pieces = frozenset[tuple[int, tuple[int, int, int]]]  # (stage, (micro-batch, ch
 class Schedule:
     """The actions of each stage, in order. `str` shows them, one stage per line.
 
-    A stage may hold several `virtual` stages; `layout`, "loop" or "v", says which parts of the model they are.
+    A stage may hold several `virtual` stages; `layout`, "loop" or "v", determines which parts of the model they are.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Schedule:
 
     @cached_property
     def split(self) -> Pieces:
-        """The pieces whose backward pass leaves the weight gradients to a `W`."""
+        """The pieces whose backward pass leaves the weight gradients for a `W`."""
         return self._pieces_with("W")
 
     def _pieces_with(self, kind: str) -> Pieces:
@@ -134,14 +134,14 @@ class Schedule:
 
     @property
     def peak_share(self) -> tuple[Held, ...]:
-        """Per stage, the most it holds at once, both kinds together, as a share of what the whole batch would take."""
+        """Per stage, the most it holds at once (both kinds added), as a share of what the whole batch would take."""
         return tuple(fullest(row).share_of(self.pieces) for row in self.held)
 
     def with_chunks(self, chunks: int) -> Schedule:
         """Return the same order of work for a batch that has only the first `chunks` chunks.
 
-        If this schedule is legal, so is the result: only backward passes need a later chunk, and those of the last
-        remaining chunk then need none.
+        If this schedule is legal, so is the result: only backward passes need a later chunk, and the last remaining
+        chunk then needs none.
         """
         if chunks == self.chunks:
             return self
@@ -149,7 +149,7 @@ class Schedule:
         return replace(self, stages=rows, chunks=chunks)
 
     def label(self, action: Action) -> str:
-        """Return the label of `action` in this schedule: with its chunk and its virtual stage if there are several."""
+        """Return the label of `action` in this schedule, with its chunk and virtual stage if there are several."""
         return action.label(self.chunks, self.virtual)
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ def checked_order(schedule: Schedule) -> list[Step]:
 
 
 def in_running_order(schedule: Schedule) -> list[Step]:
-    """Return the steps so that each comes after everything it needs: one process could do all stages' work this way."""
+    """Return the steps, each one after everything it needs: one process could do all stages' work in this order."""
     order, heads = run_until_stuck(schedule)
     if len(order) < sum(map(len, schedule.stages)):
         waiting = {stuck.stage: stuck for stuck in stuck_stages(schedule, order, heads)}
@@ -192,7 +192,7 @@ def in_running_order(schedule: Schedule) -> list[Step]:
 
 
 def run_until_stuck(schedule: Schedule) -> tuple[list[Step], list[int]]:
-    """Return the steps that can run, in a runnable order, and how many actions each stage gets done."""
+    """Return the steps that can run, in an order that works, and how many actions each stage completes."""
     order: list[Step] = []
     finished: set[Step] = set()
     heads = [0] * len(schedule.stages)
@@ -247,7 +247,7 @@ def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None
 
 
 def _check_order(stage: int, schedule: Schedule) -> None:
-    """Raise `IllegalSchedule` if an action precedes something that it needs from its own stage."""
+    """Raise `IllegalSchedule` if an action precedes something that it needs from the same stage."""
     finished: set[Action] = set()
     for action in schedule.stages[stage]:
         for producer, dependency in dependencies(action, stage, schedule):

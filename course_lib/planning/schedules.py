@@ -1,12 +1,12 @@
 """The well-known pipeline schedules, the tools to write new ones, and recomputation for any of them.
 
 Naive, GPipe, 1F1B and the wavefront put one part of the model on each stage. Interleaved 1F1B and looped breadth-first
-put several there: virtual stages. The zero-bubble schedules (Qi et al., arXiv 2401.10241) split the backward pass: the
-previous stage waits only for the gradients of a stage's *inputs*. Those of its weights can be computed any time before
-the update, and fill what would be a bubble.
+put several parts on each: virtual stages. The zero-bubble schedules (Qi et al., arXiv 2401.10241) split the backward
+pass: the previous stage waits only for the gradients of a stage's *inputs*. The gradients of its weights can be
+computed any time before the update, and fill what would be a bubble.
 
 `from_torch` converts the schedules of `torch.distributed.pipelining`, to draw, simulate and compare them. PyTorch
-computes the order of all ranks' actions when it creates a schedule. The attributes that we read are private, and may
+computes the order of all ranks' actions when it creates a schedule. We read it from private attributes, which may
 change from version to version.
 """
 
@@ -32,13 +32,13 @@ def unit(kind: str, micro_batch: int, chunks: int, virtual: int = 0) -> Unit:
 
 
 def whole_micro_batches(micro_batches: int, chunks: int) -> tuple[list[Unit], list[Unit]]:
-    """Return the forwards and the backwards, one unit per micro-batch."""
+    """Return the forward passes and the backward passes, one unit per micro-batch."""
     forwards, backwards = ([unit(kind, m, chunks) for m in range(micro_batches)] for kind in "FB")
     return forwards, backwards
 
 
 def taking_turns(forwards: Sequence[Unit], backwards: Sequence[Unit], ahead: int) -> tuple[Action, ...]:
-    """Return the first `ahead` forwards, then alternate a backward and a forward until nothing is left."""
+    """Return the first `ahead` forward passes, then alternate backward and forward passes until nothing is left."""
     pairs = zip_longest(backwards, forwards[ahead:], fillvalue=[])
     return tuple(chain(*forwards[:ahead], *chain.from_iterable(pairs)))
 
@@ -90,7 +90,7 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """Alternate one forward and one backward as soon as a stage can: stage s holds at most stages-s micro-batches.
 
-    Whole micro-batches alternate: their chunks run in order forward, in reverse order backward.
+    Whole micro-batches alternate. Their chunks run in order in the forward pass, and in reverse in the backward pass.
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
@@ -101,11 +101,11 @@ def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
     """Chunks of a sequence flow through the stages as micro-batches do, so one micro-batch is enough to fill them.
 
-    This is 1F1B with single chunks alternating. The first backward is that of a *last* chunk, so the last stage must
-    run chunks-1 forwards further ahead than in 1F1B, and so must all others: stage s holds at most
-    chunks-1 + stages-s chunks, where 1F1B holds (stages-s) * chunks. That is enough to keep every stage busy:
-    for equal costs the bubble is (stages-1)/(micro_batches*chunks + stages-1). With one chunk it *is* 1F1B.
-    There is no slack: with slow links, each turn waits for a message, which `one_f_one_b` with chunks would hide.
+    This is 1F1B in which single chunks alternate. The first backward pass is for a *last* chunk, so the last stage must
+    run chunks-1 forward passes further ahead than in 1F1B, and so must all others: stage s holds at most chunks-1 +
+    stages-s chunks, while 1F1B holds (stages-s) * chunks. This is enough to keep every stage busy: for equal costs the
+    bubble is (stages-1)/(micro_batches*chunks + stages-1). With one chunk it *is* 1F1B. There is no slack: with slow
+    links, each turn waits for a message, which `one_f_one_b` with chunks would hide.
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
@@ -130,7 +130,7 @@ def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, vi
     rounds = rounds_of(stages, micro_batches)
     forwards = [unit("F", m, chunks, v) for members in rounds for v in range(virtual) for m in members]
     backwards = [unit("B", m, chunks, v) for members in rounds for v in reversed(range(virtual)) for m in members]
-    last_stage = (virtual - 1) * len(rounds[0])  # forwards before the first that a backward can follow
+    last_stage = (virtual - 1) * len(rounds[0])  # forward passes before the first one that a backward pass can follow
     rows = tuple(
         taking_turns(forwards, backwards, ahead=last_stage + 2 * (stages - 1 - stage) + 1) for stage in range(stages)
     )
@@ -148,9 +148,10 @@ def rounds_of(stages: int, micro_batches: int) -> list[range]:
 def looped_bfs(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
     """GPipe over `virtual` parts per stage (Lamy-Poirier, arXiv 2211.05953): breadth first, holding every micro-batch.
 
-    All micro-batches pass through a stage's first part, then all through its second, and so on; backward likewise, last
-    micro-batch first. The bubble is as small as in interleaved 1F1B. A part's work is contiguous, so its weights are
-    needed once and its gradients are ready once: good for sharded weights.
+    All micro-batches pass through a stage's first part, then all of them through its second, and so on; the backward
+    passes do the same, last micro-batch first. The bubble is as small as in interleaved 1F1B. A part's work is
+    contiguous, so its weights are needed only once and its gradients are ready at one time, which suits sharded
+    weights.
     """
     check_sizes(stages, micro_batches, chunks, virtual)
     forwards = [unit("F", m, chunks, v) for v in range(virtual) for m in range(micro_batches)]
@@ -164,10 +165,10 @@ F1, B1, W1 = ("F", 1), ("B", 1), ("W", 1)
 
 
 def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """1F1B with a split backward pass: a third of its bubble if F, B and W take equally long, and no more peak memory.
+    """1F1B with a split backward pass: a third of the bubble if F, B and W take equally long, at the same peak memory.
 
-    Stage s delays the weight gradients of s micro-batches. What they hold and the activations held for backward passes
-    add up to at most `stages` micro-batches on every stage: what stage 0 holds in 1F1B.
+    Stage s delays the weight gradients of s micro-batches. With the activations held for backward passes, this adds up
+    to at most `stages` micro-batches on every stage: as many as stage 0 holds in 1F1B.
     """
     check_sizes(stages, micro_batches, chunks)
     rows = []
@@ -178,11 +179,11 @@ def zero_bubble_h1(stages: int, micro_batches: int, chunks: int = 1) -> Schedule
 
 
 def zero_bubble_v(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Two parts per stage in a V layout, with a split backward pass: no bubble except for filling the pipeline once.
+    """Two parts per stage in a V layout, with a split backward pass: the only bubble is filling the pipeline once.
 
-    The last part is on stage 0, where the backward pass can start at once. If F, B and W take equally long and there
-    are at least 2*stages-1 micro-batches, a stage waits for only stages-1 actions in total. Every stage holds at most
-    `stages` micro-batches, like stage 0 in 1F1B.
+    The last part is on stage 0, so the backward pass can start there immediately. If F, B and W take equally long and
+    there are at least 2*stages-1 micro-batches, a stage is idle for only stages-1 actions in total. Every stage holds
+    at most `stages` micro-batches, like stage 0 in 1F1B.
     """
     check_sizes(stages, micro_batches, chunks)
     at_least = max(2 * stages - 1, micro_batches)  # the pattern needs this many; `numbered` drops the extra ones
@@ -231,7 +232,7 @@ def make_schedule(
 def with_recomputation(schedule: Schedule) -> Schedule:
     """Return the schedule with activation recomputation: each forward pass is rerun just before its backward pass.
 
-    A stage then holds the activations of one action at a time, and pays one extra forward pass for each.
+    A stage then holds the activations of one action at a time, and runs one extra forward pass for each.
     """
     rows = tuple(tuple(_recomputing(row)) for row in schedule.stages)
     return replace(schedule, name=f"{schedule.name} + recomputation", stages=rows)
@@ -251,8 +252,8 @@ TORCH_KINDS = {
     "I": "B",
     "W": "W",
 }  # in PyTorch, B is a whole backward pass, I only the input gradients
-OVERLAPPED = "OVERLAP_F_B"  # a forward and a backward pass side by side
-NO_WORK = {"SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"}  # implied by the rest
+OVERLAPPED = "OVERLAP_F_B"  # a forward and a backward pass at the same time
+NO_WORK = {"SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"}  # the others imply these
 
 
 def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virtual: int = 2) -> Schedule:
@@ -267,7 +268,7 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
     kind = library.get_schedule_class(torch_schedule) if isinstance(torch_schedule, str) else torch_schedule
     if not issubclass(kind, library.PipelineScheduleMulti):
         raise ValueError(
-            f"PyTorch decides what {kind.__name__} does next while it runs, and has no order to read: "
+            f"PyTorch decides what {kind.__name__} does next while it runs, so there is no order to read: "
             "use gpipe or one_f_one_b from course_lib.planning"
         )
     name = f"torch {kind.__name__.removeprefix('Schedule')}"
@@ -299,7 +300,7 @@ def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple
 
 
 def _stand_in(stages: int, virtual: int, number: int) -> Any:
-    """Return a stand-in for a stage of rank 0, with what PyTorch reads to create a schedule: sizes, but no model."""
+    """Return a stand-in for a stage of rank 0: the sizes that PyTorch needs to create a schedule, but no model."""
     return SimpleNamespace(
         group_size=stages,
         group_rank=0,
@@ -312,7 +313,7 @@ def _stand_in(stages: int, virtual: int, number: int) -> Any:
 
 
 def _actions(order: Iterable[Any], rank: int, layout: Layout) -> Iterable[Action]:
-    """Yield a rank's actions. PyTorch has None where a rank waits; we skip it, since waits follow from dependencies."""
+    """Yield a rank's actions. PyTorch has None if a rank waits; we skip it, since waits follow from dependencies."""
     for action in order:
         if action is None or action.computation_type.value in NO_WORK:
             continue

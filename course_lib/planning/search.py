@@ -17,7 +17,7 @@ from course_lib.planning.simulation import ActionCosts
 
 __all__ = ["find_schedule", "lower_bound"]
 
-CHANCES = 4  # how many of the best starting points are improved
+CHANCES = 4  # how many of the best starting points to improve
 
 
 def find_schedule(
@@ -36,9 +36,9 @@ def find_schedule(
 ) -> Schedule:
     """Return a good schedule of these sizes in which no stage holds more than the share `memory` of the batch.
 
-    It is never worse than a named schedule that fits, and often better; only the bound can tell whether it is optimal
-    (`lower_bound`). With `split`, backward passes may be split: all of them, or none. The same seed and number of tries
-    find the same schedule; `seconds` ends the search earlier.
+    It is never worse than a named schedule that fits, and often better. If it reaches `lower_bound`, it is optimal.
+    With `split`, backward passes may be split: all of them, or none. The same seed and number of tries find the same
+    schedule; `seconds` ends the search earlier.
     """
     _check_memory(memory, micro_batches)
     schedules: list[tuple[float, Schedule]] = []
@@ -87,7 +87,7 @@ def _check_memory(memory: float | None, micro_batches: int) -> None:
     if memory is not None and memory * micro_batches < 1 - 1e-9:
         raise ValueError(
             f"memory={memory:.3g} of the batch is less than one of {micro_batches} micro-batches: "
-            f"give at least {1 / micro_batches:.3g}, or cut the batch into more"
+            f"give at least {1 / micro_batches:.3g}, or more micro-batches"
         )
 
 
@@ -124,8 +124,8 @@ def _fullest_load(problem: Problem, stage: int, before: list[float], after: list
     """Return the most time that any set of the stage's steps implies: its earliest start, its work, and the least time
     after its end.
 
-    For each earliest start and each remaining time, it is enough to try the set of all steps that start no earlier and
-    have no less time remaining.
+    For each earliest start and each remaining time, it is enough to try the set of all steps with at least this
+    earliest start and at least this time remaining.
     """
     work: dict[tuple[float, float], float] = defaultdict(float)
     for step, owner in enumerate(problem.stage):
@@ -141,14 +141,14 @@ def _fullest_load(problem: Problem, stage: int, before: list[float], after: list
 
 
 def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list[float]) -> float:
-    """Return the bound from memory: a piece is held at least as long as its fastest way forward and back takes.
+    """Return the bound from memory: a piece is held at least for the time of its fastest way forward and back.
 
     These times add up over all pieces; a stage that may hold three pieces at once needs a third of the sum.
     """
     steps = [step for step, s in enumerate(problem.stage) if s == stage and not problem.steps[step][1].micro_batch]
     begins = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] > 0}
     ends = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] < 0}
-    micro_batches = problem.example.micro_batches  # all equal, so we only look at the first
+    micro_batches = problem.example.micro_batches  # all of them are equal, so we only look at the first
     total_held = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
     at_once = max(1, int(min(problem.room, micro_batches * len(begins))))
     earliest = min(before[step] for step in begins.values())

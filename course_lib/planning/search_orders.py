@@ -40,11 +40,11 @@ class Problem:
         self.room = float("inf") if memory is None else memory * example.pieces + ROUNDING
 
     def _from_another_stage(self, step: int) -> int:
-        """Return the step whose message this one waits for; -1 if there is none."""
+        """Return the step on another stage that this one needs; -1 if there is none."""
         return next((source for source in self.needs[step] if self.stage[source] != self.stage[step]), -1)
 
     def _grows(self, stage: int, action: Action) -> int:
-        """Return how many more pieces the stage holds after this step; negative for fewer."""
+        """Return how many more pieces the stage holds after this step; negative if fewer."""
         change = {"F": 1, "R": 0, "W": -1, "B": 0 if (stage, action.piece) in self.example.split else -1}
         return change[action.kind]
 
@@ -73,7 +73,7 @@ class Problem:
     def ends(self, rows: Rows) -> list[float] | None:
         """Return when each step ends if each starts as early as possible; None if the order deadlocks.
 
-        What a step needs from its own stage must come before it in its row.
+        In each row, a step must come after everything that it needs from the same stage.
         """
         ends = [-1.0] * len(self.steps)
         seconds, producer, link = self.seconds, self.producer, self.costs.link
@@ -115,7 +115,7 @@ class Problem:
         return before
 
     def _in_order(self) -> Sequence[int]:
-        """Return all steps in topological order: each after those that it needs."""
+        """Return all steps in topological order: each one after the steps that it needs."""
         missing = [len(needed) for needed in self.needs]
         order = [step for step, count in enumerate(missing) if not count]
         for step in order:
@@ -126,12 +126,12 @@ class Problem:
         return order
 
 
-PREFERENCES = ("BFW", "FBW", "longest")  # which kind of step goes first, or the one with the longest path after it
+PREFERENCES = ("BFW", "FBW", "longest")  # the kind of step that goes first, or the step with the longest path after it
 PATIENCE = (0.0, 0.5, 1.0)  # how long a stage waits for a better step, as a share of the step it could do now
 
 
 def one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, layout: str, *, split: bool) -> Schedule:
-    """Return the schedule that finishes each micro-batch before it starts the next: slow, with the least memory."""
+    """Return the schedule that finishes each micro-batch before it starts the next: slow, but with the least memory."""
     row: list[Action] = []
     for m in range(micro_batches):
         for v in range(virtual):
@@ -143,7 +143,7 @@ def one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, la
 
 
 def split_backwards(schedule: Schedule) -> Schedule:
-    """Return the same order with every backward pass split, followed at once by its weight gradients."""
+    """Return the same order with every backward pass split, and immediately followed by its weight gradients."""
     rows = []
     for stage, row in enumerate(schedule.stages):
         new: list[Action] = []
@@ -166,7 +166,7 @@ def named_schedules(example: Schedule, split: bool) -> Iterator[Schedule]:
 
 
 def greedy_orders(problem: Problem) -> Iterator[Rows]:
-    """Yield greedy orders, for several definitions of urgent: each stage does the most urgent step it can."""
+    """Yield greedy orders: each stage does the most urgent step it can, for several definitions of urgency."""
     stages, pieces = len(problem.example.stages), problem.example.pieces // problem.example.micro_batches
     from_here = [(stages - stage) * pieces for stage in range(stages)]
     limits = [[problem.room] * stages]
@@ -181,8 +181,8 @@ def greedy_orders(problem: Problem) -> Iterator[Rows]:
 class Greedy:
     """A greedy scheduler: stages do what they can, most urgent first, while they hold less than their limit.
 
-    A careful stage starts a micro-batch only if there is room for all its pieces, so that it can always finish it.
-    A careless one may start more, and get stuck.
+    A `careful` stage starts a micro-batch only if there is room for all its pieces, so that it can always finish.
+    Otherwise a stage may start more, and get stuck.
     """
 
     def __init__(self, problem: Problem, preference: str, patience: float, limits: list[float], careful: bool) -> None:
@@ -193,7 +193,7 @@ class Greedy:
         self.pieces_per_micro_batch = problem.example.pieces // problem.example.micro_batches
 
     def rows(self) -> Rows | None:
-        """Return the resulting order; None if stages at their memory limit wait for each other."""
+        """Return the resulting order, or None if stages at their memory limit wait for each other."""
         problem = self.problem
         rows: Rows = [[] for _ in self.limits]
         missing, ends = [len(needed) for needed in problem.needs], [0.0] * len(problem.needs)
@@ -243,13 +243,13 @@ def _urgency(problem: Problem, step: int, preference: str, remaining: float) -> 
     return (float(preference.index(action.kind)), action.micro_batch, -remaining)
 
 
-WARMTH = 0.03  # how much worse, as a share of its time, an order may get at first, to escape a local minimum
+WARMTH = 0.03  # how much longer, as a share of its time, an order may get at first, to escape a local minimum
 
 
 def improved(
     problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, continue_after: Callable[[int], bool]
 ) -> tuple[float, Rows]:
-    """Return the best time found in `tries` tries, and its order. Moves for the worse are accepted ever more rarely."""
+    """Return the best time found in `tries` tries, and its order. Moves that make it worse become rarer with time."""
     rows = [list(row) for row in rows]
     best, best_rows = _time(problem, rows), [list(row) for row in rows]
     current = best

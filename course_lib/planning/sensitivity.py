@@ -12,7 +12,7 @@ from course_lib.planning.plan import FSDP, Plan, Work
 from course_lib.planning.planner import best_of_each_way
 from course_lib.planning.timing import pipelined, placed, sharded
 
-FARTHEST = 32.0  # a change by a larger factor is a different machine, or a different job
+FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job
 STEPS = 6  # halvings of the interval in which the verdict changes
 BANDWIDTHS = EVERYWHERE, INSIDE, BETWEEN = "bandwidth", "bandwidth inside a node", "bandwidth between nodes"
 LATENCY, SPEED, SEQUENCES, MEMORY = "latency", "speed of a device", "sequences per update", "memory of a device"
@@ -35,13 +35,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What would have to change for a different mesh, or order of its ranks, to win. `str` says so in a few lines."""
+    """What would have to change for a different mesh, or order of its ranks, to win. `str` lists the changes."""
 
     work: Work
     network: Network
     memory: int | None
-    candidates: tuple[Plan, ...]  # the best of each way, which are timed again after each change
-    everything: tuple[Plan, ...]  # also those that need more memory
+    candidates: tuple[Plan, ...]  # the best plans of each way, which are timed again after each change
+    everything: tuple[Plan, ...]  # all plans, even if they need more memory
     gather_ahead: bool = True
 
     @property
@@ -50,13 +50,13 @@ class Sensitivity:
 
     @property
     def quantities(self) -> list[str]:
-        """What can change. On a single machine, or with one link between all ranks, there is one bandwidth."""
+        """What can change. If the links inside and between nodes are the same, there is only one bandwidth."""
         links = BANDWIDTHS[:1] if self.network.inside == self.network.between else BANDWIDTHS[1:]
         return [*links, LATENCY, SPEED, SEQUENCES]
 
     @property
     def changes(self) -> list[Change]:
-        """For each quantity, the smallest increase and the smallest decrease that change the verdict, if any do."""
+        """For each quantity, the smallest increase and the smallest decrease that change the winner, if any."""
         attempts = [(quantity, direction) for quantity in self.quantities for direction in (FARTHEST, 1 / FARTHEST)]
         changes = [self._first_change(*each) for each in attempts]
         return [*filter(None, changes), *self._of_memory()]
@@ -69,7 +69,7 @@ class Sensitivity:
         return min(timed, key=lambda plan: plan.seconds)
 
     def curves(self, quantity: str, most: int = 4) -> dict[str, list[tuple[float, float]]]:
-        """Return milliseconds per update against the factor, for the meshes that win somewhere, and the runners-up."""
+        """Return milliseconds per update by factor, for the meshes that win at some factor, and the runners-up."""
         factors = [FARTHEST ** (number / 8) for number in range(-8, 9)]
         lines: dict[str, list[tuple[float, float]]] = {}
         for factor in factors:
@@ -86,7 +86,7 @@ class Sensitivity:
         return {name: lines[name] for name in sorted(lines, key=lambda name: best_ratio[name])[:most]}
 
     def _timed(self, quantity: str, factor: float) -> list[tuple[Plan, Plan]]:
-        """Return each candidate, and the same plan after the change; too few sequences rule some of them out."""
+        """Return each candidate and the same plan after the change, without those that would have too few sequences."""
         work, network = self.work, self.network
         if quantity in (SPEED, SEQUENCES):
             work = work.scaled(**{"speed" if quantity == SPEED else "sequences": factor})
@@ -101,7 +101,7 @@ class Sensitivity:
         ]
 
     def _first_change(self, quantity: str, farthest: float) -> Change | None:
-        """Return the first change on the way to `farthest`: double the factor until the verdict differs, then halve."""
+        """Find the smallest change up to `farthest`: double the factor until a different mesh wins, then bisect."""
         current, near, step = _mesh(self.winner), 1.0, 2.0 if farthest > 1 else 0.5
         far = step
         while self._mesh_after(quantity, far) == current:
@@ -116,7 +116,7 @@ class Sensitivity:
         return Change(quantity, far, self.winner_after(quantity, far), self._value(quantity, far))
 
     def _mesh_after(self, quantity: str, factor: float) -> tuple[str, str] | None:
-        """Return the mesh that wins after a change; None if no plan is left, with too few sequences."""
+        """Return the mesh that wins after a change; None if there are too few sequences for any plan."""
         try:
             return _mesh(self.winner_after(quantity, factor))
         except CannotPlace:
@@ -134,7 +134,7 @@ class Sensitivity:
         return f"{self.work.scaled(sequences=factor).sequences:,}"
 
     def _of_memory(self) -> list[Change]:
-        """Return how much more memory would let a faster mesh fit, and how little would rule the winner's mesh out."""
+        """Return how much more memory would let a faster mesh fit, and how little would rule out the winner's mesh."""
         if self.memory is None:
             return []
         winner, plans = self.winner, []
@@ -165,13 +165,13 @@ def sensitivity(
 ) -> Sensitivity:
     """Return what would have to change for a different mesh to win.
 
-    `all_plans` is what `plans` returned for this work and network, *without* a limit on memory: plans that are too
-    large now may win with more.
+    `all_plans` is what `plans` returned for this work and network, *without* a memory limit, because plans that are too
+    large now may win with more memory.
     """
     fitting = [plan for plan in all_plans if memory is None or plan.bytes <= memory]
     if not fitting:
         raise CannotPlace(f"no plan fits into {memory or 0:,} bytes: nothing wins, so nothing can change that")
-    # The fastest of each way now, and those in most and in fewest pieces: after a change, they may be faster.
+    # The fastest plan of each way, and those with the most and the fewest pieces, which a change may make faster.
     candidates: dict[Plan, None] = {}
     for sign in (0, -1, 1):
         ranked = sorted(fitting, key=lambda plan: (sign * plan.pieces.micro_batches, plan.seconds))
@@ -180,7 +180,7 @@ def sensitivity(
 
 
 def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = True, memory: int | None = None) -> Plan:
-    """Return the same mesh and schedule for different work or a different network; the blocks are placed anew."""
+    """Return the same mesh and schedule for different work or a different network. The blocks are placed again."""
     if plan.sharding == FSDP:
         cut = plan.replicas, plan.shards, plan.pieces.micro_batches
         return sharded(work, *cut, network, plan.overhead, gather_ahead)

@@ -23,12 +23,12 @@ WAYS = ("ddp", "zero-1", "zero-2", "zero-3")
 
 @dataclass(frozen=True)
 class ShardedMemory:
-    """Bytes on one rank, without activations: three that persist between updates, and a peak during one."""
+    """Bytes on one rank, without activations: three parts that last between updates, and the peak during one."""
 
     parameters: int
     gradients: int
     optimizer: int
-    passing: int = 0  # the most at once of gathered blocks and of gradients, whole or already reduced to a shard
+    passing: int = 0  # the peak of gathered blocks and gradients, whole or already reduced to a shard
 
     @property
     def at_rest(self) -> int:
@@ -42,10 +42,10 @@ class ShardedMemory:
 def predict_sharding(
     model: SequenceModel, way: str, ranks: int, *, replicas: int = 1, optimizer_numbers: int = 2
 ) -> ShardedMemory:
-    """Return the bytes on the rank that holds most; `optimizer_numbers` is per parameter, 2 for Adam.
+    """Return the bytes on the rank that holds the most; `optimizer_numbers` is per parameter, 2 for Adam.
 
-    Parameters are sharded by rows, so the first ranks may have one row more, and a gathered block is padded to full
-    rows. In the backward pass, the next block is gathered while one computes, so two are whole at a time.
+    Parameters are sharded by rows, so the first ranks may have one row more, and gathered blocks are padded to equal
+    rows per rank. In the backward pass, the next block is gathered while one computes, so two are whole at a time.
     """
     if way not in WAYS:
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
@@ -64,8 +64,8 @@ def predict_sharding(
 
 
 def _passing(blocks: Sequence[int], shards: int, is_kept: bool) -> int:
-    """Return the most that a backward pass holds, given the bytes of a shard of each block: while a block computes,
-    it, the next one (or all that remain) and its gradient are whole, and the gradients of those before are shards.
+    """Return the most that a backward pass holds, given the bytes of a shard of each block. While a block computes, the
+    block, the next one (or all that remain) and its gradient are whole, and the gradients computed before are shards.
     """
     places = range(len(blocks))
     whole = [sum(blocks[0 if is_kept else max(0, place - 1) : place + 1]) + blocks[place] for place in places]
@@ -78,7 +78,7 @@ def block_bytes(model: SequenceModel) -> dict[str, int]:
 
 
 def largest_share(sizes: Sequence[int], ranks: int) -> int:
-    """Return the most a rank gets if whole tensors are dealt out, largest first, each to the rank that has least."""
+    """Return the most that a rank gets if whole tensors are dealt out, largest first, to the rank with the least."""
     shares = [0] * ranks
     for size in sorted(sizes, reverse=True):
         shares[shares.index(min(shares))] += size

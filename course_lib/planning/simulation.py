@@ -1,4 +1,4 @@
-"""When each stage does what: simulate a schedule with given action costs, or read the times off real ranks."""
+"""When each stage does what: simulate a schedule with given action costs, or read the times from real ranks' spans."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Cost = float | Sequence[float]
 class ActionCosts:
     """How long *one action* takes: one number, or one per stage, or one per position in the model.
 
-    `backward` is a whole backward pass. Where it is split, `B` takes `input_gradients` and `W` takes
-    `weight_gradients`; each defaults to half of `backward`. Recomputing a forward pass takes `forward`. `link` is how
-    long a message to another stage is in flight; it keeps no stage busy.
+    `backward` is a whole backward pass. If it is split, `B` takes `input_gradients` and `W` takes `weight_gradients`;
+    each defaults to half of `backward`. Recomputing a forward pass takes `forward`. `link` is how long a message to
+    another stage is in flight, without keeping any stage busy.
     """
 
     forward: Cost = 1.0
@@ -35,7 +35,7 @@ class ActionCosts:
                 raise ValueError(f"{name}={cost}: a cost is a time, 0 or more")
 
     def of(self, action: Action, stage: int, schedule: Schedule | None = None) -> float:
-        """Return how long `stage` is busy with `action`. `schedule` says which backward passes are split, and how
+        """Return how long `stage` is busy with `action`. `schedule` determines which backward passes are split, and how
         virtual stages map to positions.
         """
         is_split = schedule is not None and (stage, action.piece) in schedule.split
@@ -54,9 +54,9 @@ class ActionCosts:
         return _changed(self.backward, lambda number: number / 2) if cost is None else cost
 
     def split_over(self, schedule: Schedule) -> ActionCosts:
-        """Divide costs given for a whole batch among the actions of `schedule`; `link` is per message and stays.
+        """Divide a whole batch's costs among the actions of `schedule`. `link` is per message, so it stays the same.
 
-        A single number, or one per stage, covers the whole stage with all its virtual stages.
+        A single number, or one per stage, is the cost of the whole stage with all its virtual stages.
         """
         stages, pieces = len(schedule.stages), schedule.micro_batches * schedule.chunks
 
@@ -71,7 +71,7 @@ class ActionCosts:
         return self._map(lambda cost: _changed(cost, lambda number: number / schedule.virtual))
 
     def with_overhead(self, seconds: float) -> ActionCosts:
-        """Return these costs with a fixed `seconds` added to every action, for starting it."""
+        """Return these costs with `seconds` added to every action, the fixed time to start it."""
         halves = replace(self, input_gradients=self._cost("B", True), weight_gradients=self._cost("W", True))
         return halves._map(lambda cost: _changed(cost, lambda number: number + seconds))
 
@@ -98,7 +98,7 @@ NAMES = {"F": "forward", "B": "backward", "W": "weight gradients", "R": "recompu
 
 @dataclass(frozen=True)
 class TimedAction:
-    """One action of one stage, from `start` to `end`. `paced` means that it was stretched to a fixed length."""
+    """One action of one stage, from `start` to `end`. `paced` if it was stretched to a fixed length."""
 
     stage: int
     action: Action
@@ -121,7 +121,7 @@ def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
 
 
 def bubble(timed: Sequence[TimedAction]) -> float:
-    """Return the share of all stages' time in which they are idle, from 0 to 1."""
+    """Return the share of all stages' time that is idle, from 0 to 1."""
     working = busy(timed)
     total = len(working) * makespan(timed)
     return 1 - sum(working) / total if total else 0.0
@@ -198,8 +198,8 @@ def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation
 def simulate_until_stuck(
     schedule: Schedule, costs: ActionCosts | None = None
 ) -> tuple[tuple[TimedAction, ...], list[Waiting]]:
-    """Run a schedule that may be illegal: return the actions that get done, with their times, and the stages that end
-    up waiting.
+    """Run a schedule that may be illegal. Returns the completed actions with their times, and the stages that end up
+    waiting.
     """
     order, heads = run_until_stuck(schedule)
     return _timed(schedule, order, costs or ActionCosts()), stuck_stages(schedule, order, heads)
@@ -212,15 +212,15 @@ def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tup
 
 
 class Stopwatch:
-    """A schedule prepared for timing many times with different costs.
+    """A schedule that is prepared to be timed repeatedly, with different costs.
 
-    `order` is an order in which its steps, or some of them, can run; without it, the schedule is checked first.
+    `order` is an order in which its steps, or some of them, can run. Without it, the schedule is checked first.
     """
 
     def __init__(self, schedule: Schedule, order: Sequence[Step] | None = None) -> None:
         self.schedule, self.order = schedule, checked_order(schedule) if order is None else order
         number = {step: place for place, step in enumerate(self.order)}
-        kinds: dict[tuple[int, str, int, bool], int] = {}  # which actions cost the same
+        kinds: dict[tuple[int, str, int, bool], int] = {}  # the actions of one kind cost the same
         self.steps: list[tuple[int, int, int | None]] = []
         self.examples: list[Step] = []
         for stage, action in self.order:
@@ -245,9 +245,9 @@ class Stopwatch:
 
 
 def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ...]:
-    """Return the actions that ranks recorded while they executed `schedule`, rank s as stage s, starting at time 0.
+    """Return the actions that ranks recorded while they executed `schedule`, with rank s as stage s, from time 0.
 
-    The n-th span of a stage that is named after a kind of action (`NAMES`) is the stage's n-th action.
+    Among a rank's spans that are named after a kind of action (`NAMES`), the n-th is the stage's n-th action.
     """
     work = sorted((span for span in spans if span.name in NAMES.values()), key=lambda span: span.start)
     timed = []

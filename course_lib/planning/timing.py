@@ -1,7 +1,7 @@
 """How long an update takes under a plan, and how much memory it needs: one function for each kind of plan.
 
-Plans hide communication behind computation, by one rule. A device computes one thing at a time, and its network sends
-one message at a time, in parallel. A message starts when its data is ready and the previous message is done;
+One rule decides how much communication computation hides. A device computes one thing at a time; in parallel, its
+network sends one message at a time. A message starts when its data is ready and the previous message is done, and
 computation waits only for what it needs.
 """
 
@@ -37,9 +37,9 @@ def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float
 
 @dataclass
 class Sharded:
-    """A device whose weights are gathered block by block; `computed` and `sent` are when its work so far is done.
+    """A device that gathers its weights block by block. So far, computation ends at `computed` and messages at `sent`.
 
-    A block is gathered while the previous one computes; without `ahead`, after it, as when ranks share cores.
+    A block is gathered while the previous one computes or, without `ahead`, afterwards, as when ranks share cores.
     """
 
     blocks: Sequence[BlockSeconds]  # for one micro-batch
@@ -64,7 +64,7 @@ class Sharded:
             gathered_at = self._gather(place + 1, start if self.ahead else self.computed)
 
     def _backward(self, sends: bool) -> None:
-        """Run backward. The last block is still whole: dropping it after its forward pass would mean regathering it."""
+        """Run the backward pass. The last block is still whole: if dropped, it would be gathered again immediately."""
         gathered_at = 0.0
         for place in reversed(range(len(self.blocks))):
             start = max(self.computed, gathered_at)
@@ -92,10 +92,10 @@ def pipelined(
     overhead: float,
     shards: int = 1,
 ) -> Plan:
-    """Return the plan for pipelines side by side; with one stage, it is data parallelism.
+    """Return the plan for pipelines side by side. With one stage, this is data parallelism.
 
-    With `shards`, groups of that many pipelines divide the optimizer, as ZeRO-1: a reduce-scatter replaces the
-    all-reduce, and each weight is gathered once, at the start, while the first pieces are on their way.
+    With `shards`, groups of `shards` pipelines divide the optimizer state, as in ZeRO-1: a reduce-scatter replaces the
+    all-reduce, and each weight is gathered once, at the start, while the first pieces pass through the pipeline.
     """
     prepared = pieces.prepared
     cut, blocks = pipelines * pieces.micro_batches, block_seconds(work, pipelines, pieces)
@@ -134,8 +134,9 @@ def pipelined(
 def _seconds(
     sizes: Sequence[tuple[int, int]], network: Network, pipelines: int, per_node: int, shards: int, which: int
 ) -> list[float]:
-    """Return for each block how long its gradients are summed (0), its weights gathered (1), or its rows' gradients
-    summed over the replicas (2). Every tensor of a block is a message of its own, and most of its bytes are in one.
+    """Return the time that each block needs to sum its gradients (0), gather its weights (1), or sum its rows'
+    gradients over the replicas (2). Every tensor of a block is a separate message; we count all the bytes in one of
+    them.
     """
     replicas, near = pipelines // shards, min(shards, per_node)
 
@@ -158,7 +159,7 @@ def _gathered_late(
     times: Times,
     gathers: Sequence[float],
 ) -> float:
-    """Return how much later than planned a stage starts because it waits for its weights, gathered in order."""
+    """Return how late a stage is because it waits for its weights, which are gathered in order."""
     steps = zip(prepared.stopwatch.order, times, strict=True)
     begins = min(start for (owner, _), (start, _) in steps if owner == stage)
     late, gathered = 0.0, 0.0
@@ -176,9 +177,9 @@ def block_seconds(work: Work, replicas: int, pieces: Pieces) -> list[BlockSecond
 
 
 def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards: int = 1) -> Placement:
-    """Return the fastest placement that fits into `memory`; if none fits, the one that needs least memory.
+    """Return the fastest placement that fits into `memory`; if none fits, the one that needs the least memory.
 
-    With virtual stages, return the fastest placement whether it fits or not.
+    With virtual stages, return the fastest placement, even if it does not fit.
     """
     prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
@@ -211,7 +212,7 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
 def _bytes(work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1) -> float:
     """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds.
 
-    Autocast keeps a copy of every weight in bfloat16 besides.
+    Autocast also keeps a copy of every weight in bfloat16.
     """
     copies = sum(map(work.gathered, places)) if work.precision == HALF else 0
     activations = prepared.held[stage] * work.activations(places)
@@ -245,7 +246,7 @@ def _summed(
     times: Times,
     sums: Sequence[float],
 ) -> float:
-    """Return when a stage's gradients have been all-reduced over the replicas, each block's as soon as it is final."""
+    """Return when a stage's gradients have been all-reduced over the replicas, each block's as soon as final."""
     messages = []
     for position, number in prepared.finals[stage]:
         places = placement.blocks_of(position)[::-1]
@@ -291,7 +292,7 @@ def sharded(
 
 def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> float:
     """Return a bound on the bytes: a shard of all states, two whole blocks (the current and the next), whole gradients
-    of the largest block (of all blocks with several micro-batches), and activations.
+    of the largest block (with several micro-batches: of all blocks), and activations.
     """
     places = range(len(work.blocks))
     sizes, gathered = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]

@@ -34,23 +34,23 @@ FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradS
 class Strategy:
     """Owns a model (or this rank's part of it), its optimizer, and the states carried from batch to batch.
 
-    `step` is the same for all. Your own strategy overrides what differs: `share` (which sequences a rank gets),
-    `sum_counts`, `reduce_gradients`, or all of `forward_backward`; and `shards`, if a rank has only some rows of a
-    parameter. You can then compare it with one process, save it, resume it and load it like any other strategy.
+    `step` is the same for all. Your own strategy overrides the methods that differ: `share` (which sequences a rank
+    gets), `sum_counts`, `reduce_gradients`, or all of `forward_backward`; and `shards`, if a rank has only some rows of
+    a parameter. You can then compare it with one process, save it, resume it and load it like any other strategy.
 
-    With `carry_state`, a batch starts from the state in which the previous one ended, and the gradient stops there:
-    use it for streams of text. With `clip`, the gradient of the whole model is scaled down to that norm. With
-    `autocast`, the forward pass runs in that dtype, `torch.bfloat16` or `torch.float16`, and the loss in float32.
+    With `carry_state`, a batch starts from the state in which the previous one ended, and the gradient stops there: use
+    it for streams of text. With `clip`, the gradient of the whole model is scaled down to at most this norm. With
+    `autocast`, `torch.bfloat16` or `torch.float16`, the forward pass runs in this dtype, and the loss in float32.
     """
 
     micro_batches = 1  # per share
     chunks = 1  # of time, per micro-batch
     shares = 1  # per batch, over all ranks
     share_number = 0  # the index of this rank's share
-    gradient_scale = 1  # the number of ranks if gradients, or weights, are *averaged* over them afterwards
+    gradient_scale = 1  # the number of ranks if gradients or weights are *averaged* afterwards
     mesh_in_words = ""  # how the ranks divide the work, for the summary of a run
     applies_precision = False  # whether the forward pass is known to run in the requested precision
-    model_group: dist.ProcessGroup | None = None  # the ranks that hold one model together; None: each has all of it
+    model_group: dist.ProcessGroup | None = None  # the ranks that share one model; None if each has all of it
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Strategy:
         self.updates = 0
 
     def share(self, batch: Batch) -> Batch:
-        """Return this rank's share of a global batch, the part that it passes to `step`."""
+        """Return this rank's share of a global batch, to pass to `step`."""
         return batch
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ class Strategy:
         return total / nonzero(count), count
 
     def check_cuts(self, batch: Batch) -> None:
-        """Before the first update, refuse a model whose gradients would change if the batch is cut into pieces."""
+        """Before the first update, refuse a model whose gradients change when the batch is cut into pieces."""
         if self.untried:
             pieces = self.shares * self.micro_batches
             check_cuts(self.untried, batch.inputs, chunks=self.chunks, pieces=pieces, quiet=self.share_number > 0)
@@ -133,7 +133,7 @@ class Strategy:
         return count if self.scaler is None else count / self.scaler.scale
 
     def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the summed loss and the count of the global batch, given those of this rank's share."""
+        """Return the summed loss and the count of the global batch, from the values for this rank's share."""
         return total, count
 
     def reduce_gradients(self) -> None:
@@ -170,7 +170,7 @@ class Strategy:
         return {name: Shard.whole(parameter) for name, parameter in self.model.named_parameters()}
 
     def full_state(self) -> NamedTensors:
-        """Return the whole model's parameters by name, on the CPU, however it is split. All ranks must call this."""
+        """Return the whole model's parameters by name, on the CPU, even if it is split. All ranks must call this."""
         if self.model_group is not None:
             return join(self.shards(), self.model_group)
         return {name: shard.tensor.detach().cpu().clone() for name, shard in self.shards().items()}
@@ -187,7 +187,7 @@ class Strategy:
         return self.model(inputs, states)
 
     def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss, for strategies that count steps in the masks. The first update checks that the two agree."""
+        """Return the loss and its count; the first update checks the count against the mask, which is known earlier."""
         total, count = self.loss(outputs, batch)
         if self.updates == 0 and float(count) != float(batch.mask.sum()):
             raise ValueError(
@@ -212,14 +212,14 @@ class Strategy:
 
     @cached_property
     def _counted_elsewhere(self) -> set[tuple[str, Offsets]]:
-        """The pieces that a different rank adds to the norm. If several ranks have a piece, the first one adds it."""
+        """The pieces that an earlier rank adds to the norm. If several ranks have a piece, only the first adds it."""
         outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
         earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
         return {(name, box.offsets) for name, boxes in earlier for box in boxes}
 
 
 def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[Block]:
-    """Return the blocks of a model, or of a part of it, that still need a trial: those not from this course."""
+    """Return the blocks of a model, or of a part of it, that still need a trial: all that are not from this course."""
     numbered, local_places = model.numbered(), {place for place, _ in (part or model).numbered()}
     widths = [None, *(block.width for _, block in numbered)]
     blocks = [Block(place, block, width) for (place, block), width in zip(numbered, widths, strict=False)]
@@ -237,7 +237,7 @@ def nonzero(count: Tensor) -> Tensor:
 
 
 def broadcast_weights(model: Module) -> None:
-    """Give every rank rank 0's weights, because each rank built its model from a different seed."""
+    """Copy rank 0's weights to every rank, because each rank built its model from a different seed."""
     for parameter in model.parameters():
         dist.broadcast(parameter.data, 0)
 
@@ -257,8 +257,8 @@ class GradientScaler:
     """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
 
     If gradients overflow, the update is skipped and the scale is halved; after GROWTH_INTERVAL updates without an
-    overflow it is doubled. `torch.amp.GradScaler` does the same, but looks at one rank's gradients only. If each rank
-    has only a part of the model, all ranks must skip the same updates.
+    overflow it is doubled. `torch.amp.GradScaler` does the same, but checks only one rank's gradients. When each rank
+    has only a part of the model, all ranks must still skip the same updates.
     """
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class GradientScaler:
     def unscale(self, gradients: Sequence[Tensor], times: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
-        They are also multiplied by `times`: now, because before the backward pass that would happen in float16.
+        They are also multiplied by `times` here: before the backward pass, this would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
         for gradient in gradients:
@@ -295,9 +295,9 @@ class GradientScaler:
 
 
 def in_float32(loss: Loss) -> Loss:
-    """Return the loss, computed in float32 from half-precision outputs: a sum of many small losses needs the digits.
+    """Return the loss, computed in float32 from half-precision outputs: summing many small losses needs the precision.
 
-    A CPU without half-precision arithmetic still computes it, but slowly. We hide PyTorch's long warning about that.
+    A CPU without half-precision arithmetic still runs the model, but slowly. We hide PyTorch's long warning about it.
     """
     warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
     return lambda outputs, batch: loss(outputs.float(), batch)

@@ -1,6 +1,6 @@
 """Data parallelism: every rank has the whole model and a share of every batch; gradients are averaged.
 
-With accumulation, a rank runs a share that is too large for its device in micro-batches, and sends gradients once.
+With accumulation, a rank runs a share that doesn't fit on its device in micro-batches, and sends the gradients once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DDP(Strategy):
         # A gradient can be sent as soon as its layer's backward pass is done. If one call ran all layers, they would
         # share one backward pass, and every gradient would wait until it ends.
         self.model.one_call = None if self.ranks == 1 else False
-        # DDP copies rank 0's weights to all ranks.
+        # This copies rank 0's weights to all ranks.
         self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)
 
     def share(self, batch: Batch) -> Batch:
@@ -118,6 +118,6 @@ def accumulate(
 
 
 def check_micro_batches(micro_batches: int) -> None:
-    """Raise ValueError if there is less than one micro-batch."""
+    """Raise ValueError unless there is at least one micro-batch."""
     if micro_batches < 1:
         raise ValueError(f"micro_batches={micro_batches}: a share is cut into at least one micro-batch")

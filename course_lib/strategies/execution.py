@@ -1,7 +1,7 @@
 """The executor: runs one stage's actions on one batch, in the order of the schedule.
 
-It does not know which schedule it runs. An action's inputs come from a different part of the model, on this rank or in
-a message, or from an earlier action of the same stage.
+It works for any schedule. An action's inputs come from another part of the model, on this rank or in a message, or from
+an earlier action of the same stage.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Beginning:
 class Execution:
     """One stage's work on one batch: its actions, in the order of the schedule. Gradients accumulate.
 
-    `before_action`, if given, is called before each action with the virtual stage whose gradients are final after that
-    action, or None.
+    `before_action`, if given, is called before each action. Its argument is the virtual stage whose gradients are final
+    after the action, or None.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Execution:
 
     @property
     def last_actions(self) -> dict[int, int]:
-        """For each virtual stage, the index of the action after which its gradients are final, in that order."""
+        """For each virtual stage, the index of the action after which its gradients are final, lowest index first."""
         last_action = {
             action.virtual: number
             for number, action in enumerate(self.actions)
@@ -177,7 +177,7 @@ class Execution:
 
 
 def _states_of(virtual: VirtualStage, states: States) -> States:
-    """Return the states of the blocks in this part."""
+    """Return the states that belong to this part's blocks."""
     return {index: states[index] for index, _ in virtual.part.numbered() if index in states}
 
 
@@ -187,7 +187,7 @@ def _leaves(states: States) -> States:
 
 
 def _random_numbers(inputs: Tensor) -> list[Tensor]:
-    """Return the state of the random number generators: recomputation must drop out the same numbers."""
+    """Return the state of the random number generators, so that dropout is the same when this is recomputed."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else [])]
 
 

@@ -41,14 +41,14 @@ class FSDP(Strategy):
     """PyTorch's `fully_shard` on every block, with the loss divided once, by the global count.
 
     A rank gets the same sequences as with DDP, but stores only its rows of the parameters, gradients and optimizer
-    state. Before a block runs, its parameters are gathered from all ranks, and dropped afterwards. The backward pass
-    gathers them again, and a reduce-scatter sums the gradients into their owners' rows.
+    state. Before a block runs, its parameters are gathered from all ranks; afterwards they are dropped. The backward
+    pass gathers them again, and a reduce-scatter sums the gradients, so that each rank gets its rows.
 
-    With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: one all-gather
-    less, at the cost of the whole model's memory. With `replicas`, the model is sharded over ranks / replicas ranks,
-    and the replicas sum their gradients: hybrid sharding. The ranks of one replica are neighbors, in one node if they
-    fit. With `micro_batches`, gradients stay whole until the last one and are sent once. With `autocast`, blocks are
-    gathered in that dtype, which halves the bytes to send and to store. Gradients are summed in float32.
+    With `reshard_after_forward=False` the parameters stay whole from the forward to the backward pass: this saves one
+    all-gather, but the whole model must fit in memory. With `replicas`, the model is sharded over ranks / replicas
+    ranks, and the replicas sum their gradients: hybrid sharding. The ranks of one replica are neighbors, on one node if
+    they fit. With `micro_batches`, gradients stay whole until the last micro-batch and are sent once. With `autocast`,
+    blocks are gathered in this dtype, which halves the bytes to send and store. Gradients are summed in float32.
     """
 
     applies_precision = True  # blocks are gathered in the requested precision
@@ -68,7 +68,7 @@ class FSDP(Strategy):
         self.mesh = mesh_of(replicas, "shard")
         model = model.to(device())
         untried = [replace(block, module=copy.deepcopy(block.module)) for block in blocks_of(model)]  # still whole
-        broadcast_weights(model)  # fully_shard keeps each rank's rows of that rank's weights
+        broadcast_weights(model)  # fully_shard takes each rank's rows from the weights of that rank
         shard_blocks(model, self.mesh, reshard_after_forward, options.get("autocast"))
         super().__init__(model, optimizer, loss, **options)
         self.untried = untried
@@ -95,8 +95,8 @@ class FSDP(Strategy):
 
     @contextlib.contextmanager
     def without_sending(self) -> Iterator[None]:
-        """In this context, backward passes keep their whole gradients on the rank."""
-        root = sharded_modules(self.model)[0]  # its setting holds for the modules inside
+        """In this context, backward passes leave whole gradients on each rank and send nothing."""
+        root = sharded_modules(self.model)[0]  # its setting also applies to the modules inside it
         root.set_requires_gradient_sync(False)
         try:
             yield
@@ -106,7 +106,7 @@ class FSDP(Strategy):
     def shards(self) -> dict[str, Shard]:
         """Return this rank's rows of each parameter."""
         for module in sharded_modules(self.model):
-            module.reshard()  # a forward pass without a backward pass may have left it gathered
+            module.reshard()  # it may still be gathered after a forward pass without a backward pass
         place, ranks = self.mesh.get_local_rank("shard"), self.mesh["shard"].size()
         return {
             name: Shard(parameter, tuple(parameter.shape), (local_rows(len(parameter), place, ranks),))
@@ -126,7 +126,7 @@ def shard_blocks(
     for block in model.blocks.values():
         keep_weights_where_they_are(block)
         if all(users[id(parameter)] == 1 for parameter in block.parameters()):
-            # The backward pass starts with the last block: if it were dropped, it would be gathered again at once.
+            # The backward pass starts with the last block: if we dropped it, it would be gathered again immediately.
             drop = reshard_after_forward and block is not last_block
             fully_shard(block, mesh=mesh, reshard_after_forward=drop, mp_policy=policy)
     fully_shard(model, mesh=mesh, reshard_after_forward=reshard_after_forward, mp_policy=policy)
@@ -147,7 +147,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 @dataclass(frozen=True)
 class GatherPace:
-    """The minimum seconds of each operation, for every block: for ranks that don't have a device each."""
+    """The minimum seconds of each operation on a block, for ranks that have to share a device."""
 
     gather: float = 0.0
     forward: float = 0.0
@@ -172,8 +172,8 @@ class GatherWatch:
 
     The spans are `all-gather`, `forward` and `drop`, then `all-gather`, `backward`, `drop` and `reduce-scatter`.
     All-gathers block here; on a GPU they overlap with the computation. `gathered` counts the bytes of gathered blocks
-    (from the buffers that the messages fill), `gradients` those of whole gradients until they are reduced, and
-    `passing` both, with the shards of reduced gradients. `pace` is the same for all blocks, or one for each place.
+    (the buffers that the messages fill), `gradients` the bytes of whole gradients until they are reduced, and `passing`
+    both of these plus the shards of reduced gradients. `pace` is one pace for all blocks, or maps each place to one.
     """
 
     def __init__(self, strategy: FSDP, pace: GatherPace | Mapping[int, GatherPace] | None = None) -> None:
@@ -190,7 +190,7 @@ class GatherWatch:
 
 
 class _WatchedBlock:
-    """The hooks of one block, around those with which `fully_shard` gathers and drops it."""
+    """The hooks of one block, around the hooks of `fully_shard` that gather and drop it."""
 
     def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
         self.place, self.watch, self.pace = place, watch, pace
@@ -209,7 +209,7 @@ class _WatchedBlock:
         self.working.__enter__()
 
     def before_forward(self) -> None:
-        self.reduced(0)  # the optimizer has dropped the last update's gradients
+        self.reduced(0)  # the optimizer has freed the last update's gradients
         self.begin("forward", self.pace.forward)
 
     def before_backward(self) -> None:
@@ -224,7 +224,7 @@ class _WatchedBlock:
     def after_forward(self, block: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         if all(is_sharded(parameter) for parameter in block.parameters()):
             self.drop()
-        if outputs[0].requires_grad:  # this hook runs after the one that gathers the block again
+        if outputs[0].requires_grad:  # this hook runs after the hook that gathers the block again
             outputs[0].register_hook(lambda gradient: self.before_backward())
 
     def drop(self) -> None:

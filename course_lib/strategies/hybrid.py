@@ -1,6 +1,6 @@
-"""Hybrid parallelism: replicas of a pipeline. A replica gets a share of the batch, a stage a part of the model.
+"""Hybrid parallelism: replicas of a pipeline. A replica has a share of the batch, and a stage a part of the model.
 
-With shards, a replica is several pipelines that divide the optimizer among them: pipelines with ZeRO-1.
+With shards, a replica is several pipelines that divide the optimizer state among them: pipelines with ZeRO-1.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from course_lib.trace import span
 
 
 class Hybrid(Pipeline):
-    """`replicas` pipelines side by side, on replicas x stages ranks; the other options are those of `Pipeline`.
+    """`replicas` pipelines side by side, on replicas x stages ranks. For the other options, see `Pipeline`.
 
     Pieces of a replica's share flow through its stages. A stage accumulates its gradients, then sums them over the
     ranks that hold the same stage in the other replicas. The loss is divided once, by the count of the global batch, so
-    gradients are *summed*. `inside` says which ranks are neighbors, and so in one node if they fit: the "stages" of a
+    gradients are *summed*. `inside` sets which ranks are neighbors (on one node, if they fit): the "stages" of a
     replica, or the "replicas" of a stage.
 
-    With `shards`, each replica is that many pipelines, on replicas x shards x stages ranks, and each pipeline reads
+    With `shards`, each replica is `shards` pipelines, on replicas x shards x stages ranks, and each pipeline reads
     different sequences. The ranks that hold the same stage of a replica divide its optimizer state by rows (`zero.py`):
-    weights and gradients are whole while the pipeline runs, so micro-batches need no more messages.
+    weights and gradients are whole while the pipeline runs, so micro-batches need no extra messages.
     """
 
     row_shards: RowShards | None = None
@@ -68,7 +68,7 @@ class Hybrid(Pipeline):
             self.model_group = _group_of_each_replica(self.mesh)
 
     def _make_optimizer(self, optimizer: MakeOptimizer, shards: int, weights: Iterable[Parameter]) -> Optimizer:
-        """Return the optimizer, which must see only this rank's rows: some make their state at once."""
+        """Return the optimizer, made after the weights are cut: some optimizers create their state immediately."""
         if shards > 1:
             self.row_shards = RowShards(self.stage.part, self.mesh.get_group("shard"))
         return optimizer(weights)
@@ -91,13 +91,13 @@ class Hybrid(Pipeline):
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
         if self.row_shards:
             count = sum_over_ranks(count, self.row_shards.group)
-            self.row_shards.gather()  # before any receive is posted: then no gather waits behind one
+            self.row_shards.gather()  # before any receive is posted, so that no gather waits behind it
         schedule, routes = self.schedules.for_batch(batch, self.stage.index)
         started = self.sum_over_replicas.start
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
         self.sum_over_replicas.begin(list(self.execution.last_actions))
         total = self.execution.run()
-        return sum_over_ranks(total), count, self.execution.states  # only the model's last parts add to the total
+        return sum_over_ranks(total), count, self.execution.states  # only the model's last parts have a loss
 
     def reduce_gradients(self) -> None:
         """Send the gradients that the last backward pass has not sent yet, and wait for the sums."""
@@ -109,11 +109,11 @@ class Hybrid(Pipeline):
                     sum_all([weight.grad for weight in self.sum_over_replicas.parameters], self.replica_group)
 
     def shards(self) -> dict[str, Shard]:
-        """Return this rank's shard of each of its stage's parameters: all of it, or its rows."""
+        """Return this rank's shard of each of its stage's parameters: the whole parameter, or this rank's rows."""
         if self.row_shards is None:
             return super().shards()
         if self.row_shards.is_whole:
-            self.row_shards.cut()  # a forward pass without a backward pass has left it whole
+            self.row_shards.cut()  # it is still whole after a forward pass without a backward pass
         return {name: self.row_shards.shard_of(weight) for name, weight in self.model.named_parameters()}
 
 
@@ -121,7 +121,7 @@ def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int 
     """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
 
     Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
-    With `shards`, a replica has a row for each, and the mesh three dimensions. Shards are closer than replicas.
+    With `shards`, a replica has one row per shard, and the mesh has three dimensions. Shards are closer than replicas.
     """
     ranks, requested = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
     if replicas < 1 or shards < 1 or ranks % (replicas * shards):
@@ -140,7 +140,7 @@ def _group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
     """Return the ranks of this rank's replica: they hold one model and its optimizer state together."""
     rows = mesh.mesh.movedim((mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
     group = dist.new_subgroups_by_enumeration(rows.tolist())[0]
-    assert isinstance(group, dist.ProcessGroup)  # every rank is in one of them
+    assert isinstance(group, dist.ProcessGroup)  # every rank is in one of the subgroups
     return group
 
 
@@ -151,7 +151,7 @@ def _in_words(replicas: int, shards: int, stages: int) -> str:
 
 
 def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:
-    """Sum each tensor over the group, all at the same time."""
+    """Sum each tensor over the group, all of them at the same time."""
     for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
         if work is not None:
             work.wait()
@@ -160,8 +160,8 @@ def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:
 class GradientSum:
     """Sums the gradients of a stage's parameters over a group, *during* the last backward passes of its parts.
 
-    A gradient is sent once it is final, the last layer's first, and in the same order on every rank: ranks match
-    collectives by their order alone.
+    A gradient is sent when it is final, starting with the last layer's, and in the same order on every rank, because
+    only the order matches the ranks' collectives.
     """
 
     def __init__(self, parts: Sequence[nn.Module], group: dist.ProcessGroup) -> None:
@@ -186,7 +186,7 @@ class GradientSum:
         self.becomes_final = becomes_final
 
     def finish(self) -> None:
-        """Send the remaining gradients, and return once everything has been summed."""
+        """Send the remaining gradients, and wait for all sums."""
         self.ready.update(self.parameters)
         self._send()
         for work in self.sending:

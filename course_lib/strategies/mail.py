@@ -1,22 +1,22 @@
 """What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
 
-Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages. When a
-stage posts its sends and receives decides whether a pipeline can deadlock.
+Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages. Whether
+a pipeline can deadlock depends on when its stages post their sends and receives.
 
 Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
 whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the
 message depends on work that this rank has not done yet, all ranks wait forever.
 
 This rule prevents it: put all actions of all stages into one order in which they can run. A stage posts a receive after
-its last action that precedes, in that order, the action that produces the message. Whatever a rank then waits for needs
-nothing more from that rank.
+its last action that comes, in this order, before the action that produces the message. Then everything that a rank
+waits for can finish without this rank.
 
 Proof, by induction along the order. When an action's turn comes, earlier actions have produced its messages. A rank
 that waits for everything it has posted waits only for actions that precede its own next action, so its wait ends before
 its turn comes.
 
-A rank also posts its messages in this order, by the action that produces each one. All ranks agree on it, so one
-communicator can carry the messages of many pairs of ranks, in both directions.
+A rank also posts its messages in this order, by the action that produces each one. The order is the same on all ranks,
+so one communicator can carry the messages of many pairs of ranks, in both directions.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Mail:
 
     def __init__(self, stage: Stage, routes: Routes, pieces: list[list[Batch]]) -> None:
         self.stage, self.routes, self.pieces = stage, routes, pieces
-        self.local: dict[Action, Tensor] = {}  # passed on this rank, by the action that takes it
-        self.ready: dict[Action, Tensor] = {}  # to be sent, by the action that made it
-        self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes it
+        self.local: dict[Action, Tensor] = {}  # tensors passed on this rank, by the action that takes each one
+        self.ready: dict[Action, Tensor] = {}  # tensors to send, by the action that made each one
+        self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes each one
         self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
 
     def receive(self, action: Action) -> Tensor:
@@ -105,8 +105,8 @@ class Mail:
     def _free(self, source: int, action: Action) -> None:
         """Free the messages that the sender of `action` has already received.
 
-        Gloo reports that a message has been sent only in `wait`. But a rank that has done an action has received
-        everything that this action and the earlier ones needed, so the wait returns at once.
+        Gloo reports that a message has been sent only in `wait`. But once a rank has done an action, it has received
+        everything that this action and the earlier ones needed, so the wait returns immediately.
         """
         if source not in self.sent:
             return
@@ -138,14 +138,14 @@ class Message:
         return self.made_by.kind
 
 
-Postings = tuple[tuple[Message, ...], ...]  # of one stage: before its first action, and after each action
+Postings = tuple[tuple[Message, ...], ...]  # one stage's messages, before its first action and after each action
 
 
 def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     """Return, for each stage, the messages it starts to send or receive, in order: at the start and after each action.
 
-    The order of all actions is that of a run in which a backward pass takes as long as two forward passes. If real
-    times differ, a receive is posted a little earlier or later than its message arrives, and nothing else changes.
+    The actions are ordered as in a run in which a backward pass takes as long as two forward passes. If real times
+    differ, only the time between posting a receive and its message's arrival changes.
     """
     order = in_order_of_completion(schedule)
     actions_done = [0] * len(schedule.stages)  # how many actions each stage has done
@@ -161,7 +161,7 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
 
 
 def in_order_of_completion(schedule: Schedule) -> list[Step]:
-    """Return all steps in the order in which they end; of two that tie, the one the other may need comes first."""
+    """Return all steps in the order in which they end. In a tie, the step that the other may need comes first."""
     watch = Stopwatch(schedule)
     times = watch.times(TYPICAL)
 
@@ -174,7 +174,7 @@ def in_order_of_completion(schedule: Schedule) -> list[Step]:
 
 
 def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
-    """Return the step that needs the result of `action`: at the next position for a forward, the previous otherwise."""
+    """Return the step that needs the result of `action`: at the next position for a forward pass, else the previous."""
     if action.kind not in SENT:
         return None
     neighbor = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)

@@ -1,4 +1,4 @@
-"""Model parallelism: every rank has some of the blocks; activations pass from rank to rank, and gradients back."""
+"""Model parallelism: every rank has some of the blocks; activations go from rank to rank, and gradients come back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Segment:
 
 @dataclass
 class SavedForward:
-    """The graph that a segment's forward pass saves for its backward pass: its two ends."""
+    """The two ends of the graph that a segment's forward pass saves for its backward pass."""
 
     inputs: Tensor
     outputs: Tensor
@@ -48,7 +48,7 @@ class ModelParallel(Strategy):
 
     An activation received from a different rank is a leaf of this rank's graph. The backward pass ends there, and the
     leaf's `.grad` goes back to the rank that sent the activation, where the backward pass continues. Every rank reads
-    the whole batch: the first stage its inputs, the last its targets, and all of them its count.
+    the whole batch: the first stage needs its inputs, the last its targets, and all of them its count.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ModelParallel(Strategy):
         self.message_dtype = self.autocast or self.dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
-        """Run this rank's segments forward, each as its inputs arrive, and then backward in reverse order."""
+        """Run this rank's segments forward, each when its inputs arrive, and then backward in reverse order."""
         count, states = batch.mask.sum(), {}
         local_segments = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
         saved = {number: self.forward_segment(number, batch, states) for number in local_segments}
@@ -85,7 +85,7 @@ class ModelParallel(Strategy):
         return self._total_for_all(saved), count, {0: states}
 
     def computing(self, name: str, segment: Segment) -> AbstractContextManager:
-        """Return the span in which a segment computes its `forward` or `backward` pass. Override it to pace it."""
+        """Return the span in which a segment computes its `forward` or `backward` pass. Override this to pace it."""
         return span(name)
 
     def send(self, tensor: Tensor, to: int) -> None:
@@ -94,12 +94,12 @@ class ModelParallel(Strategy):
             point_to_point.send(tensor, to).wait()
 
     def receive(self, shape: tuple[int, ...], source: int) -> Tensor:
-        """Wait for a tensor of that shape, and return it."""
+        """Wait for a tensor of this shape, and return it."""
         with span("receive", peer=source):
             return point_to_point.receive(shape, self.message_dtype, self.device, source).wait()
 
     def forward_segment(self, number: int, batch: Batch, states: States) -> SavedForward:
-        """Run the segment when its inputs are there, and send its outputs on. The last one's output is the loss."""
+        """Run the segment when its inputs arrive, and send its outputs on. The last segment's output is the loss."""
         segment, inputs = self.segments[number], batch.inputs
         if number > 0:
             before = self.segments[number - 1]
@@ -131,7 +131,7 @@ class ModelParallel(Strategy):
         return self._models[segment]
 
     def _total_for_all(self, saved: dict[int, SavedForward]) -> Tensor:
-        """Return the summed loss on every rank; only the last segment's rank knows it."""
+        """Return the summed loss on every rank; the last segment's rank broadcasts it."""
         last_forward = saved.get(len(self.segments) - 1)
         total = last_forward.outputs.detach() if last_forward else torch.zeros((), dtype=self.dtype, device=self.device)
         with span("communication"):

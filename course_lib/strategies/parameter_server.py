@@ -1,7 +1,8 @@
-"""A parameter server: rank 0 stores the weights; the other ranks fetch them, compute gradients and send those back.
+"""A parameter server: rank 0 stores the weights; the other ranks fetch them, compute gradients and send them back.
 
 In synchronous mode, the server waits for every worker's gradient and makes one update from all of them. In asynchronous
-mode, it updates on each gradient as it arrives: no worker waits, and a gradient may belong to outdated weights.
+mode, it makes an update from each gradient as it arrives: workers don't wait for each other, but a gradient may have
+been computed with outdated weights.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOTES = 3  # extra numbers after the gradient, or the weights, in a message
 
 @dataclass(frozen=True)
 class Update:
-    """One update by the server: whose gradients it used, and how many updates old their weights were."""
+    """One update by the server: which workers' gradients it used, and how many updates old their weights were."""
 
     workers: tuple[int, ...]
     staleness: int
@@ -41,10 +42,10 @@ class Update:
 class ParameterServer(Strategy):
     """Rank 0 is the server; the other ranks are workers.
 
-    A message to the server holds the gradient of the *summed* loss, that sum, its count, and the version of the
+    A message to the server holds the gradient of the *summed* loss, the sum itself, its count, and the version of the
     weights. The answer holds the weights, the loss and the count of the update, and the new version. With `pace`, a
-    worker computes for at least that many seconds per sequence. Messages are in host memory, because only gloo can
-    receive from any rank.
+    worker computes for at least `pace` seconds per sequence. Messages are in host memory, because only gloo can receive
+    from any rank.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ParameterServer(Strategy):
         return batch.shard(self.rank - 1, len(self.workers))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Use one gradient from every worker: in one update, or, asynchronously, in one update each."""
+        """Use one gradient from every worker: all in one update or, in asynchronous mode, each in a separate one."""
         if not self.is_server:
             self._work(batch)
         else:
@@ -103,7 +104,7 @@ class ParameterServer(Strategy):
         return self.history
 
     def shards(self) -> dict[str, Shard]:
-        """The server's weights are the model; each worker has a copy, which may be older."""
+        """Return this rank's weights. The server's are the model; each worker has a copy, which may be older."""
         return {name: replace(shard, copy=self.rank) for name, shard in super().shards().items()}
 
     def full_state(self) -> NamedTensors:
@@ -131,7 +132,7 @@ class ParameterServer(Strategy):
         self.last, self.updates = message[-NOTES:-1], int(message[-1])
 
     def serve(self) -> None:
-        """One update, of the gradients of all workers, or of the one that comes first."""
+        """Make one update, from all workers' gradients or from the one that arrives first."""
         brought = dict(self._receive(worker) for worker in (self.workers if self.synchronous else [None]))
         oldest = min(int(message[-1]) for message in brought.values())
         with span("update"):
@@ -148,7 +149,7 @@ class ParameterServer(Strategy):
             self._answer(worker)
 
     def _receive(self, worker: int | None) -> tuple[int, Tensor]:
-        """Return (worker, message), from this worker, or from the first that sends one."""
+        """Return (worker, message), from this worker, or from the first worker that sends one."""
         message = self._message()
         return dist.recv(message, worker), message
 

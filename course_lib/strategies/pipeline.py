@@ -1,6 +1,6 @@
 """Pipeline parallelism: each rank has one or more parts of consecutive blocks, and a batch flows through in pieces.
 
-A `Schedule` says which rank does what, and in which order. A `Stage` holds a rank's blocks, and an `Execution` runs the
+A `Schedule` sets which rank does what, and in which order. A `Stage` holds a rank's blocks, and an `Execution` runs the
 schedule on them.
 """
 
@@ -37,8 +37,8 @@ class Pipeline(Strategy):
     which then sets the number of pieces. With several `virtual` stages, a rank has several parts of the model, and a
     `placement` numbers all parts in the model's order. With `recompute`, activations are dropped and recomputed. A
     batch with fewer steps than `chunks` is cut into as many chunks as it has steps. With `pace`, an action takes at
-    least the time that these costs give it, and a message at least their link time. Every rank reads the whole batch:
-    the first part its inputs, the last its targets, and all of them its shape.
+    least the time that these costs set for it, and a message at least their link time. Every rank reads the whole
+    batch: the first part needs its inputs, the last its targets, and all of them its shape.
     """
 
     applies_precision = True  # the stage applies it
@@ -72,18 +72,18 @@ class Pipeline(Strategy):
         self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
 
     def group_of_stages(self) -> dist.ProcessGroup:
-        """Return the ranks that are the stages of this rank's pipeline: all of them."""
-        assert dist.group.WORLD is not None  # a launch brings it up
+        """Return the group of ranks that form this rank's pipeline: here, all ranks."""
+        assert dist.group.WORLD is not None  # a launch creates it
         return dist.group.WORLD
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
-        """Run all pieces of the batch. No weight changes before they are done."""
+        """Run all pieces of the batch. Weights change only afterwards."""
         count = batch.mask.sum()
         schedule, routes = self.schedules.for_batch(batch, self.stage.index)
         self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
         total = self.execution.run()
         with span("communication"):
-            dist.broadcast(total, self.schedules.last_stage)  # only the stage with the model's last part knows it
+            dist.broadcast(total, self.schedules.last_stage)  # only the stage with the model's last part has it
         return total, count, self.execution.states
 
 
@@ -112,7 +112,7 @@ class Schedules:
             )
         self._route = lru_cache(lambda chunks, index: Routes(self._make(chunks), index))
         self.micro_batches, self.chunks = micro_batches, chunks
-        full_schedule = self._make(chunks)  # refuse a wrong number here, not in the first step
+        full_schedule = self._make(chunks)  # refuse a wrong number now, not in the first step
         if pace:
             pace.check_for(full_schedule)
         self.layout = full_schedule.stage_map
@@ -129,7 +129,7 @@ class Schedules:
 
 
 def cut_for(layout: Layout, blocks: int) -> Placement:
-    """Return a placement with equally many blocks in each part of the model."""
+    """Return a placement with the same number of blocks in each part of the model."""
     if layout.virtual > 1 and layout.positions > blocks:
         raise ValueError(
             f"{layout.stages} stages of {layout.virtual} virtual stages need {layout.positions} blocks, and the model "

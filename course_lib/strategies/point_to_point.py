@@ -51,7 +51,7 @@ class PendingReceive:
 
 
 def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None = None) -> PendingSend:
-    """Start sending a tensor to rank `to`. It is made contiguous first: an LSTM's outputs may be views.
+    """Start sending a tensor to rank `to`. It is made contiguous first, because an LSTM's outputs may be views.
 
     An empty tensor is not sent, because the receiver already knows its shape.
     """
@@ -68,7 +68,7 @@ def receive(
     tag: int = 0,
     group: dist.ProcessGroup | None = None,
 ) -> PendingReceive:
-    """Start receiving a tensor of that shape from rank `source`."""
+    """Start receiving a tensor of this shape from rank `source`."""
     buffer = torch.empty(shape, dtype=dtype, device=device if can_send_from(device) else "cpu")
     return PendingReceive(buffer, _begin(dist.irecv, buffer, source, tag, group), device)
 
@@ -78,9 +78,9 @@ def _begin(
 ) -> dist.Work | None:
     """Post one message.
 
-    By themselves, `isend` and `irecv` make NCCL create a communicator for each pair of ranks. In a batch, even of one,
-    they use the group's communicator, in which messages keep the order in which they are posted. The caller makes sure
-    that all ranks post them in the same order.
+    Alone, `isend` and `irecv` make NCCL create a communicator for each pair of ranks. In a batch, even of one, they use
+    the group's communicator, which keeps messages in the order in which they are posted. The caller makes sure that all
+    ranks post them in the same order.
     """
     if not buffer.numel():
         return None
@@ -91,11 +91,11 @@ def _begin(
 
 
 def connect(pairs: Iterable[tuple[int, int]], group: dist.ProcessGroup | None = None) -> None:
-    """Exchange one message between each (from, to) pair in the group, in the order given. All its ranks must call this.
+    """Exchange one message between each (from, to) pair in the group, in this order. All ranks in it must call this.
 
-    NCCL creates a communicator at its first use, which needs all its ranks, and connects two ranks at their first
-    message, which blocks the host until both arrive. In the middle of a schedule, two ranks could block on each other
-    with different messages.
+    NCCL creates a communicator when it is first used, by all of its ranks together. It connects two ranks at their
+    first message, and blocks the host until both have posted it. In the middle of a schedule, two ranks could block
+    each other with different messages.
     """
     if "cuda:nccl" not in dist.get_backend_config(group):
         return
@@ -115,5 +115,5 @@ def can_send_from(device: torch.device) -> bool:
 
 
 def gradient_of(tensor: Tensor) -> Tensor:
-    """Return the gradient to send back for a received tensor: zeros if nothing that depends on it is trained."""
+    """Return the gradient to send back for a received tensor: zeros if no trained weight depends on it."""
     return tensor.grad if tensor.grad is not None else torch.zeros_like(tensor)

@@ -1,9 +1,9 @@
-"""Does your own model compute the same in pieces? This runs a trial of each block before the first update.
+"""Check whether your own model computes the same in pieces, by a trial of each block before the first update.
 
 A strategy that cuts a batch into shares or micro-batches, or its sequences into chunks of time, assumes that a block
-computes each sequence separately and keeps what it needs from earlier steps in its state. The course's blocks do. A
-block that doesn't would train without an error, on different gradients than in one process: attention over all steps,
-or a bidirectional layer, sees only its chunk when it runs in chunks.
+computes each sequence separately and keeps what it needs from earlier steps in its state. The course's blocks do. Any
+other block would train without an error, but with different gradients than in one process: attention over all steps, or
+a bidirectional layer, sees only its chunk when it runs in chunks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-3}  # relative to the large
 
 
 class CannotBeCut(ValueError):
-    """A block that the strategy would train wrongly. The message says which one, why, and what to change."""
+    """A block that the strategy would train incorrectly. The message says which one, why, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def check_carries(model: SequenceModel, *, chunks: int = 1, carry_state: bool = 
 
 
 def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: int, quiet: bool = False) -> None:
-    """Refuse blocks whose gradients would change if a batch is cut into `chunks` of time or `pieces`.
+    """Refuse blocks whose gradients change when a batch is cut into `chunks` of time or `pieces`.
 
-    `inputs` is a batch's, of (steps, sequences, ...). Statistics over a batch, like BatchNorm's, are a judgment call:
-    if each piece of a batch computes its own, you get a warning, unless `quiet`.
+    `inputs` are a batch's inputs: (steps, sequences, ...). Statistics over a batch, like BatchNorm's, are a judgment
+    call: if each piece computes its own statistics, you get a warning, unless `quiet`.
     """
     for block in blocks:
         if chunks == 1 and pieces == 1:
@@ -127,7 +127,7 @@ class Trial:
         for training in modes:
             whole = self.gradients(_whole, training)
             if not _same(whole, self.gradients(_whole, training), TOLERANCES[self.dtype]):
-                continue  # two equal runs differ, because it draws random numbers: no verdict
+                continue  # two equal runs differ because the block draws random numbers: we cannot judge it
             try:
                 cut_up = self.gradients(cut, training)
             except Exception as error:

@@ -39,12 +39,12 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 PIECES = ("micro_batches", "chunks", "virtual", "replicas", "shards")
-MOST_PIECES = 10_000  # the limit for pieces of a batch, steps, model or ranks: more only waste memory
+MOST_PIECES = 10_000  # the limit for each of PIECES: more only wastes memory
 REQUIRED = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
 
 
 def find_strategy(name: str) -> type[Strategy]:
-    """Return the strategy with that name, or the class that `module:Class` names."""
+    """Return the strategy with this name, or the class that `module:Class` names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
     module, colon, class_name = name.rpartition(":")
@@ -156,7 +156,7 @@ def _check_option(name: str, value: Any, annotation: Any) -> None:
 
 
 def _check_word(name: str, value: Any, annotation: Any) -> None:
-    """Refuse a number for an option that takes a name, and any value for an option that only code can set."""
+    """Refuse a number for an option that takes a name, and text for an option that only code can set."""
     if annotation == "str" and not isinstance(value, str):
         raise ValueError(f"{name}={value}: give a word")
     if annotation == "str | Schedule" and not isinstance(value, str | Schedule):

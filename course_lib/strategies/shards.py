@@ -1,4 +1,4 @@
-"""Which part of the whole model a rank has: a strategy says so, and comparing, saving and resuming rely on it."""
+"""Which part of the whole model a rank has. A strategy declares it, and comparing, saving and resuming rely on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Offsets = tuple[int, ...]
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor on this rank: for a `DTensor`, which has the whole's shape, its local rows."""
+    """Return the part of a tensor on this rank. A `DTensor` has the shape of the whole; this returns its local rows."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -42,8 +42,8 @@ class Shard:
     rank with units 2 and 3 of an LSTM layer of 8 units has rows 2-3, 10-11, 18-19 and 26-27 of its matrices, some of
     each gate.
 
-    Several ranks may have the same part, with the same values. If their values may differ for a while, each rank sets
-    a different `copy`; copy 0 counts as the model.
+    Several ranks may have the same part, with the same values. If the values may differ for a while, each rank sets a
+    different `copy`; copy 0 counts as the model.
     """
 
     tensor: Tensor
@@ -58,10 +58,10 @@ class Shard:
         return cls(tensor, tuple(tensor.shape))
 
     def pieces(self, values: Tensor | None = None) -> list[tuple[Offsets, Tensor]]:
-        """Return (offsets in the whole, piece) for each range, of the shard's tensor or of one with the same layout.
+        """Return (offsets in the whole, piece) for each range of the shard's tensor, or of one with the same layout.
 
-        Pieces are detached: autograd remembers the shape of a weight for as long as it knows a view of it, and the
-        weight of a sharded model changes its shape.
+        Pieces are detached: autograd remembers a weight's shape as long as there is a view of it, and a sharded model's
+        weights change their shapes.
         """
         tensor = local_part(self.tensor if values is None else values).detach()
         if self.ranges is None:
@@ -96,16 +96,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Outline:
-    """A shard without its values, except for a few samples of each piece: what other ranks need to know about it."""
+    """A shard without its values, except for a few samples of each piece: enough for other ranks to check it."""
 
     shape: tuple[int, ...]
     dtype: str
     boxes: tuple[Box, ...]
     copy: int
-    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # of each box, if requested
+    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # for each box, if requested
 
 
-Outlines = dict[str, Outline]  # of one rank, by the parameter's name in the whole model
+Outlines = dict[str, Outline]  # one rank's outlines, by the parameter's name in the whole model
 
 
 def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
@@ -147,7 +147,7 @@ def _outline(shard: Shard, sampled: bool) -> Outline:
 
 
 def _sample(piece: Tensor) -> tuple[float, ...]:
-    """Return a few values spread over a piece, to tell it from a different one."""
+    """Return a few values spread over a piece, to distinguish it from a different one."""
     places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
     return tuple(piece.detach().reshape(-1)[places].tolist())
 
@@ -243,7 +243,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool 
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, local, group)
     joined: NamedTensors = {}
-    for part in [*gathered, local]:  # the local part last: a rank reports its own copy of a replica
+    for part in [*gathered, local]:  # the local part comes last, so that a rank reports its copy of a replica
         for name, (shape, pieces) in part.items():
             for offsets, piece in pieces:
                 target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))

@@ -1,16 +1,16 @@
 """What a forward pass saves for its backward pass: one graph, or one per block for a backward pass in two parts.
 
-A split backward pass first computes the gradients of inputs and states, which other stages wait for, and later those
-of the weights, which no stage waits for. Each block has a separate graph, so that the second part runs through no block
-but that one. The cost depends on the block:
+A split backward pass first computes the gradients of inputs and states, which other stages wait for, and later the
+gradients of the weights, which no stage waits for. Each block has a separate graph, so that the second part of its
+backward pass runs through no other block. The cost depends on the block:
 
 - an embedding has no gradient for its inputs: all of its work is in the second part;
 - a matrix (`Project`) does one multiplication in each part: together they cost as much as the whole;
 - an LSTM layer must go back through all its steps before either gradient is known. If it runs step by step
   (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If the layer is one
   operator (cuDNN, oneDNN), PyTorch has no way to ask for the weights alone: the chain would run twice. In that case
-  the first part computes both gradients, and nothing is left for the second: the same result for the price of a whole
-  backward pass, without any gain. `apart=True` splits it anyway.
+  the first part computes both gradients, and nothing is left for the second: the result is the same, but splitting
+  gains nothing. `apart=True` splits it anyway.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from course_lib.lstm.model import SequenceModel, State, States
 
-ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  # nodes whose backward covers all steps
+ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  # autograd nodes that cover all steps
 
 Finish = Callable[[Tensor], Tensor]  # what the model's last part does with its outputs: the loss
 StateGradients = Mapping[int, State]  # by the block's place
@@ -46,7 +46,7 @@ class WholePass:
         return cls(inputs, states, finish(outputs) if finish else outputs, new_states)
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
-        """Compute all gradients: those of inputs and states go to their `.grad`, those of weights accumulate."""
+        """Compute all gradients. Inputs and states get theirs in `.grad`; the weights' gradients accumulate."""
         roots: Roots = [(self.outputs, gradient)]
         for place, gradients in state_gradients.items():
             roots += zip(self.new_states[place], gradients, strict=True)
@@ -66,10 +66,10 @@ class BlockGraph:
     new_state: Sequence[Tensor]
     apart: bool  # split even if one call computes both gradients
     roots: Roots = field(default_factory=list)
-    pending: Sequence[Tensor] = field(default_factory=list)  # weights whose gradient is still to be computed
+    pending: Sequence[Tensor] = field(default_factory=list)  # weights whose gradients are not computed yet
 
     def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
-        """Return the gradient of the inputs, or None if they need none. The state's gradients go to its `.grad`."""
+        """Return the gradient of the inputs, or None if they need none. The state gets its gradients in `.grad`."""
         roots: Roots = [(self.outputs, gradient)] if gradient is not None else []
         roots = _trained([*roots, *zip(self.new_state, state_gradient, strict=False)])
         if not roots:
@@ -118,14 +118,14 @@ class SplitPass:
         return cls(inputs, states, outputs, new_states, graphs)
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
-        """Run the first part: the gradients of inputs and states go to their `.grad`."""
+        """Run the first part: inputs and states get their gradients in `.grad`."""
         passed: Tensor | None = gradient
         for graph in reversed(self.graphs):
             ((place, _),) = graph.block.numbered()
             passed = graph.backward_inputs(passed, state_gradients.get(place, ()))
 
     def second_part(self) -> SecondPart:
-        """Return the remaining work, which keeps only what it needs of this pass in memory."""
+        """Return the remaining work, which keeps in memory only what it needs of this pass."""
         roots = [root for graph in self.graphs for root in graph.roots]
         return SecondPart(roots, [weight for graph in self.graphs for weight in graph.pending])
 

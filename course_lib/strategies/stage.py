@@ -31,7 +31,7 @@ Channel = tuple[str, bool]  # activations (F) or gradients (B), and whether the 
 
 @dataclass(frozen=True)
 class VirtualStage:
-    """One of a rank's parts of the model."""
+    """One part of the model on a rank, which may have several."""
 
     part: SequenceModel
     position: int  # among all parts of the model
@@ -58,9 +58,9 @@ class VirtualStage:
 
 @dataclass(frozen=True)
 class Stage:
-    """The blocks of one rank, and their positions in the pipeline."""
+    """One rank's blocks, and their positions in the pipeline."""
 
-    part: SequenceModel  # all of its blocks
+    part: SequenceModel  # all of the rank's blocks
     virtual: tuple[VirtualStage, ...]
     loss: Loss
     index: int
@@ -83,8 +83,8 @@ class Stage:
     ) -> Stage:
         """Return the stage at `index` of the pipeline on `ranks`. Only its blocks move to the device.
 
-        `placement` says which blocks are at which position. If `layout` has virtual stages, there are more
-        positions than ranks.
+        `placement` sets which blocks are at which position. If `layout` has virtual stages, there are more positions
+        than ranks.
         """
         ranks = tuple(ranks)
         layout = layout or Layout(len(ranks))
@@ -176,9 +176,9 @@ def check_blocks(placement: Placement, model: SequenceModel, layout: Layout) -> 
 def _groups(ranks: tuple[int, ...], layout: Layout) -> dict[Channel, Any]:
     """Return a process group for each channel with NCCL, which has no tags; None with backends that have them.
 
-    There are four channels, however many stages there are. Messages in a channel keep their order, which is the same on
-    all ranks, so a channel groups messages that seldom wait for each other: a stage's own messages don't queue behind
-    those that it receives from its neighbors.
+    There are four channels, no matter how many stages there are. Messages in a channel keep their order, which is the
+    same on all ranks, so a channel groups messages that rarely wait for each other: the messages that a stage sends
+    don't queue behind those that it receives from its neighbors.
     """
     channels = [(kind, odd) for kind in TAGS for odd in (False, True)]
     if "cuda:nccl" not in dist.get_backend_config():

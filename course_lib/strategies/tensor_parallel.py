@@ -1,11 +1,11 @@
 """Tensor parallelism: every layer is split inside; each rank computes some of its units, heads or columns.
 
-The four gates of a hidden unit need the *whole* previous h, but only their own rows of the matrices, and only that
-unit's c. So the rows can be split by unit. The price: after every time step, all ranks need all of h before any of them
-can start the next.
+The four gates of a hidden unit need the *whole* previous h, but only this unit's rows of the matrices, and only its c.
+So the rows can be split by unit. The price: after every time step, every rank needs all of h before it can start the
+next.
 
-A GPT block has no such loop. Its attention is split by head and its MLP by column, and the ranks meet once after each
-of the two, for all steps together.
+A GPT block has no such loop. Its attention is split by head and its MLP by column, and the ranks communicate once after
+each of the two, for all steps together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GATES = 4
 
 
 class ShardedRecurrent(nn.Module):
-    """One LSTM layer of which this rank has some hidden units. Its interface is `Recurrent`'s, with whole tensors.
+    """An LSTM layer of which this rank has some hidden units. Like `Recurrent`, it takes and returns whole tensors.
 
     Inputs, outputs and states are the same on all ranks, and so are their gradients.
     """
@@ -126,7 +126,7 @@ class ShardedGPTBlock(GPTBlock):
 
 
 class AttentionOfSomeHeads(Attention):
-    """Column-parallel queries, keys and values; a row-parallel way out, whose outputs are summed over ranks."""
+    """Attention with column-parallel queries, keys and values; the row-parallel `out` sums its outputs over ranks."""
 
     def __init__(self, whole: Attention, units: range) -> None:
         nn.Module.__init__(self)
@@ -139,7 +139,7 @@ class AttentionOfSomeHeads(Attention):
 
 
 class MLPOfSomeColumns(MLP):
-    """A column-parallel way up; a row-parallel way down, whose outputs are summed over ranks."""
+    """An MLP with a column-parallel `up`; the row-parallel `down` sums its outputs over ranks."""
 
     def __init__(self, whole: MLP, columns: range) -> None:
         nn.Module.__init__(self)
@@ -150,7 +150,7 @@ class MLPOfSomeColumns(MLP):
 
 
 class RowParallel(nn.Linear):
-    """A linear layer that has the weights of some of its inputs. Its bias is whole, and added once, after the sum."""
+    """A linear layer with the weights for some of its inputs. The bias is whole, and added once, after the sum."""
 
     def __init__(self, whole: nn.Linear, units: range) -> None:
         super().__init__(len(units), whole.out_features, device="meta")
@@ -179,7 +179,7 @@ class TensorParallel(Strategy):
     Replicated blocks need no all-reduce. They see the same whole activations on every rank and, thanks to `UsedInParts`
     and `Whole`, the same whole gradients, so every rank computes the same full gradient. (If a GPU sums in a varying
     order, as for an embedding's gradient, replicas may differ in the last bits.) Random draws in a replicated block,
-    like dropout, must be the same on every rank; the constructor makes sure of that.
+    like dropout, must be the same on every rank; the constructor ensures this.
     """
 
     def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
@@ -192,7 +192,7 @@ class TensorParallel(Strategy):
         share_random_stream()
 
     def shards(self) -> dict[str, Shard]:
-        """Return this rank's rows of every gate for LSTM layers, its part of GPT blocks, and all of other blocks."""
+        """Return this rank's rows of every gate in LSTM layers, its part of GPT blocks, and all of the other blocks."""
         shards = super().shards()
         for place, block in self.model.numbered():
             if isinstance(block, ShardedGPTBlock):
@@ -212,7 +212,7 @@ def shares(units: int, ranks: int) -> list[int]:
 
 
 def share_random_stream() -> None:
-    """Make all ranks draw the same random numbers from now on: rank 0's."""
+    """Seed all ranks with one number from rank 0, so that they draw the same random numbers from now on."""
     seed = torch.randint(2**62, (), device=device())
     dist.broadcast(seed, 0)
     torch.manual_seed(int(seed))
@@ -257,7 +257,7 @@ def _rows_of(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
 
 
 def _gathered(part: Tensor, sizes: list[int]) -> Tensor:
-    """Return (sequences, hidden) from every rank's part of it. All-gather needs equal parts, so we pad."""
+    """Return (sequences, hidden), joined from every rank's part. All-gather needs equal parts, so we pad."""
     if not part.shape[0]:
         return part.new_zeros(0, sum(sizes))
     padded = nn.functional.pad(part.detach(), (0, max(sizes) - part.shape[-1]))

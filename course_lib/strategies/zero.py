@@ -1,7 +1,7 @@
-"""ZeRO-1: ranks that train the same weights divide the optimizer among them, by rows of each weight.
+"""ZeRO-1: ranks that train the same weights divide the optimizer state among them, by rows of each weight.
 
-Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients into their
-owners' rows, and an all-gather makes the weights whole again, once per update however many micro-batches it has.
+Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients, so that
+each rank gets its rows, and an all-gather makes the weights whole again: once per update, even with many micro-batches.
 Together they send as many bytes as the all-reduce that they replace.
 """
 
@@ -21,7 +21,7 @@ from course_lib.strategies.shards import Shard
 
 
 def local_rows(rows: int, place: int, ranks: int) -> range:
-    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last may have fewer or none."""
+    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last ranks may have fewer."""
     rows_per_rank = -(-rows // ranks)
     return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
 
@@ -29,10 +29,10 @@ def local_rows(rows: int, place: int, ranks: int) -> range:
 def keep_weights_where_they_are(block: nn.Module) -> None:
     """Turn off `flatten_parameters` in the LSTMs of a block.
 
-    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, which they are after
-    every all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy:
-    from the second update on it would train on stale weights, without an error. The price is that cuDNN copies the
-    weights together at each call. Its warning recommends `flatten_parameters`, so we hide it.
+    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, as after every
+    all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy: from the
+    second update on it would train on stale weights, without an error. The price is that cuDNN copies the weights into
+    one buffer at each call. We hide the warning about this, which recommends `flatten_parameters`.
     """
     warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
     for module in block.modules():
@@ -45,18 +45,18 @@ def _do_nothing() -> None:
 
 
 def all_gather(*arguments: Any, **options: Any) -> Any:
-    """Call PyTorch's all-gather of one tensor, as it is now: a paced network replaces it."""
+    """Call PyTorch's all-gather of one tensor, looked up at each call because a paced network replaces it."""
     return getattr(dist, single_tensor_collectives()[0])(*arguments, **options)
 
 
 def reduce_scatter(*arguments: Any, **options: Any) -> Any:
-    """Call PyTorch's reduce-scatter of one tensor, as it is now."""
+    """Call PyTorch's reduce-scatter of one tensor, looked up at each call like `all_gather`."""
     return getattr(dist, single_tensor_collectives()[1])(*arguments, **options)
 
 
 @dataclass
 class _Rows:
-    """One weight: the memory for all of its rows, padded to equally many for each rank, and the messages under way."""
+    """One weight: the memory for all of its rows, padded so that each rank has equally many, and pending messages."""
 
     padded: Tensor
     shape: tuple[int, ...]
@@ -68,8 +68,8 @@ class _Rows:
 class RowShards:
     """The weights of a model, or of a stage, that a group of ranks trains together.
 
-    While the model computes, its weights are whole. Between two updates a weight *is* this rank's rows, for the
-    optimizer, checkpoints and clipping alike: a view of the same memory. Frozen weights stay whole.
+    While the model computes, its weights are whole. Between two updates a weight *is* this rank's rows, a view of the
+    same memory, for the optimizer, checkpoints and clipping. Frozen weights stay whole.
     """
 
     def __init__(self, model: SequenceModel, group: dist.ProcessGroup) -> None:
@@ -88,19 +88,19 @@ class RowShards:
 
     def _divide(self, whole: Tensor) -> _Rows:
         rows, rows_per_rank = len(whole), -(-len(whole) // self.ranks)
-        padded = whole.contiguous()  # on a GPU, part of the buffer in which cuDNN wants a layer's weights
+        padded = whole.contiguous()  # on a GPU, part of the buffer that holds a layer's weights for cuDNN
         if rows < rows_per_rank * self.ranks:
             padded = whole.new_zeros(rows_per_rank * self.ranks, *whole.shape[1:])
             padded[:rows] = whole
         return _Rows(padded, tuple(whole.shape), local_rows(rows, self.place, self.ranks))
 
     def _slice(self, padded: Tensor) -> Tensor:
-        """Return this rank's part of a padded tensor: equally many rows on each rank."""
+        """Return this rank's part of a padded tensor. Each rank has equally many rows."""
         rows_per_rank = len(padded) // self.ranks
         return padded[self.place * rows_per_rank : (self.place + 1) * rows_per_rank]
 
     def gather(self) -> None:
-        """Start to make all weights whole, in the model's order; a block waits for its weights when it first runs."""
+        """Start gathering all weights, in the model's order; a block waits for its weights when it first runs."""
         if self.is_whole:
             return
         for weight, rows in self.rows.items():
@@ -121,7 +121,7 @@ class RowShards:
                 rows.gathering = None
 
     def reduce(self, weight: Tensor) -> Any:
-        """Start to sum a weight's gradient over the group. Returns the `dist.Work` to wait for before `cut`."""
+        """Start summing a weight's gradient over the group. Returns the `dist.Work` to wait for before `cut`."""
         gradient, rows = weight.grad, self.rows.get(weight)
         assert gradient is not None
         if rows is None:
@@ -135,7 +135,7 @@ class RowShards:
         return reduce_scatter(rows.reduced, padded, group=self.group, async_op=True)
 
     def cut(self) -> None:
-        """Reduce every weight to this rank's rows, and its gradient to the sum for them, if it has been reduced."""
+        """Cut every weight down to this rank's rows. Its gradient becomes the reduced one for these rows, or None."""
         for weight, rows in self.rows.items():
             if rows.gathering is not None:
                 rows.gathering.wait()
@@ -146,7 +146,7 @@ class RowShards:
         self.is_whole = False
 
     def memory_of(self, weight: Tensor) -> Tensor:
-        """Return the memory that a weight has on this rank: that of all its rows."""
+        """Return the tensor that holds a weight in this rank's memory, with all of its rows."""
         rows = self.rows.get(weight)
         return weight if rows is None else rows.padded
 

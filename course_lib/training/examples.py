@@ -54,7 +54,7 @@ def sentences(
     seed: int = 0,
     **options: Any,
 ) -> dict[str, float]:
-    """Train an LSTM to predict the next word in the Python documentation's sentences, of very different lengths.
+    """Train an LSTM to predict the next word in the Python documentation, whose sentences vary widely in length.
 
     `tokens` is the number of tokens per update over all ranks; `options` go to the strategy. Batches hold sentences of
     similar length, or random ones without `bucketed`. Returns the loss of the last 20 updates, the fraction of padding,

@@ -1,4 +1,4 @@
-"""The job that `course train` runs on every rank, here, on a cluster or under torchrun: a whole training run.
+"""The job that `course train` runs on every rank: a training run on this machine, on a cluster, or under torchrun.
 
 launch(train_job, Settings("pipeline", updates=100, checkpoint="saved"), ranks=4, timeout=None)
 """
@@ -64,8 +64,8 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
 
     Rank 0 writes the log, and calls `show` with the progress. Returns the number of updates, the loss of the last one,
     and the tokens per second of the global batches; the `mfu`, if the devices' peak is known; the `mesh`, if the ranks
-    form one; and what `stopped` the run, if a signal or a time limit did. A run with checkpoints then saves one before
-    it ends.
+    form one; and what `stopped` the run, if a signal or a time limit did. A stopped run with checkpoints saves one
+    before it ends.
     """
     with _locked_folder(settings) as lock:
         try:
@@ -94,7 +94,7 @@ class Job:
 
 
 def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: WriterLock | None) -> Job:
-    """Return the job, at the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
+    """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
     check_numbers(settings, dist.get_world_size())
     check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
     resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
@@ -122,11 +122,11 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
 
 
 def _train(job: Job) -> str:
-    """Run the remaining updates, or until the job is asked to stop. Returns what stopped it."""
+    """Run the remaining updates, unless the job is asked to stop first. Returns what stopped it, if anything."""
     settings, metrics = job.settings, job.metrics
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
-    with trace.paused(), _saving(settings) as save:  # no timeline of a run that may take days
+    with trace.paused(), _saving(settings) as save:  # a run may take days: record no timeline
         for update in _updates(job):
             metrics.add(update)
             if job.lock and dist.get_rank() == 0:
@@ -196,7 +196,7 @@ def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
     if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, as others do")
+        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, unlike the others")
     make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
     return make(model, loss=loss)
 
@@ -208,7 +208,7 @@ def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
     if micro_batches > max(1, sequences):
         raise BadSettings(
             f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences: give at most "
-            "as many micro-batches, or larger batches"
+            "that many micro-batches, or larger batches"
         )
 
 
@@ -284,7 +284,7 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
 
 
 def resume_hint(settings: Settings) -> str:
-    """Return the end of the sentence that says a run was interrupted."""
+    """Return what to append to the message about an interrupted run: how to resume it."""
     try:
         saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):

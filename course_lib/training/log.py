@@ -2,7 +2,7 @@
 
     {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8, "mfu": 0.31}
 
-`seconds` counts from the first update of the run, without the time in which it did not run. `mfu` is present if the
+`seconds` counts from the start of the run, without the time between a stop and a resume. `mfu` is present if the
 devices' peak is known: see `metrics.py`.
 
 With `--log tensorboard:DIR` the records go to TensorBoard, through PyTorch's writer.
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-BEGINNING = '{"update": '  # of every line
+BEGINNING = '{"update": '  # every line starts with this
 
 
 class LogError(ValueError):
-    """A file that is not a log. The message says what to give instead."""
+    """A log that cannot be read or written. The message says what to give instead."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Log:
 
 
 def check_log(path: str | Path) -> None:
-    """Refuse a missing folder, and a file that is not a log: one with different content, a device, a pipe."""
+    """Refuse a path in a missing folder, and anything that is not a log: a different file, a device, a pipe."""
     if os.path.isdir(path):
         raise LogError(f"{path} is a folder: give --log the name of a file")
     if not os.path.isdir(folder := Path(path).parent):
@@ -141,7 +141,7 @@ class TensorboardLog:
             raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
 
     def append(self, records: Iterable[Record]) -> None:
-        """Append the records, and return once they have been passed to the file."""
+        """Append the records, and flush the writer."""
         for record in records:
             for name in ("loss", "tokens_per_second", "mfu"):
                 if (value := getattr(record, name)) is not None:

@@ -2,9 +2,9 @@
 
 A job may stop before the last update, after a signal or when its time is up; all ranks stop after the same update.
 
-A signal may reach one rank, or all of them at different moments. So after each update the ranks tell each other
-whether they were asked to stop, and only what all of them know counts. The flags of one update travel during the next:
-no rank waits for them, and the ranks stop one update later.
+A signal may reach one rank, or all of them at different moments. So after each update an all-reduce combines the ranks'
+flags, and every rank acts on the result. The all-reduce runs during the next update, so no rank waits for it, and the
+ranks stop one update later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REASONS = ("", "the time limit", *stop.SIGNALS)
 
 
 class StopAgreement:
-    """The ranks' common decision whether to stop. Every rank asks for it after every update."""
+    """Lets the ranks agree on when to stop. Every rank must ask after every update."""
 
     def __init__(self, time_limit: float | None = None) -> None:
         self._deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -42,7 +42,7 @@ class StopAgreement:
         self._pending: tuple[dist.Work, Tensor] | None = None
 
     def after_update(self) -> str:
-        """Return why to stop now, the same on every rank; empty to continue."""
+        """Return the reason to stop now, or an empty string to continue: the same on every rank."""
         if self._group is None:
             return REASONS[self._reason_index()]
         reason = self._receive()
@@ -76,7 +76,7 @@ READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read sever
 
 @dataclass(frozen=True)
 class Update:
-    """One update: its loss, still on the device, its global batch, and this rank's share of that batch."""
+    """One update: its loss (still on the device), its global batch, and this rank's share of that batch."""
 
     loss: Tensor
     batch: Batch
@@ -86,7 +86,7 @@ class Update:
 
 @dataclass
 class History:
-    """The record of a training run: for each update, its loss, the steps of sequences it read, and its seconds."""
+    """A training run's history: each update's loss, the tokens that this rank read, and the seconds it took."""
 
     losses: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -94,7 +94,7 @@ class History:
 
     @property
     def tokens_per_second(self) -> float:
-        """The steps per second, without padding, of the median update: the first ones are slow."""
+        """The median update's tokens per second, without padding. The mean would include the slow first updates."""
         return statistics.median(t / s for t, s in zip(self.tokens, self.seconds, strict=True))
 
     def smoothed(self, window: int = 20) -> list[float]:
@@ -137,8 +137,8 @@ def train(
 class BatchReader:
     """An endless iterator of global batches, with a different order in each epoch.
 
-    `epoch` and `batch` say which batch comes next. The order depends only on the seed and the epoch, so a checkpoint
-    needs just these two numbers to continue where it stopped.
+    `epoch` and `batch` identify the next batch. The order depends only on the seed and the epoch, so a checkpoint needs
+    just these two numbers to continue where it stopped.
     """
 
     dataset: Any
@@ -163,7 +163,7 @@ def epochs(dataset: Any, sampler: Batches) -> Iterator[Batch]:
 
 @torch.no_grad()
 def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
-    """Return the loss per counted step over all batches, of a strategy that has the whole model: sums, divided once."""
+    """Return the loss per counted step: the sum over all batches, divided once. Needs the whole model on this rank."""
     total, count = 0.0, 0
     for batch in batches:
         batch = batch.to(strategy.device)
@@ -184,7 +184,7 @@ def check_compiles(target: torch.device) -> None:
 
 
 def compile_blocks(model: SequenceModel) -> None:
-    """Compile every block's forward pass, except LSTM layers, at its first call. Names and weights don't change."""
+    """Let every block except LSTM layers compile its forward pass at its first call. Names and weights don't change."""
     for _, block in model.numbered():
         if not isinstance(block, Recurrent):
             block.forward = torch.compile(block.forward)
@@ -198,7 +198,7 @@ INPUT_WAIT = "input wait"
 def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the same batches, and record how long the loop waits for each as a span, `input wait`.
 
-    The GPU may still be busy with the previous update, so only waiting that this does not hide costs time.
+    The GPU may still be busy with the previous update. Only the part of a wait that outlasts this work costs time.
     """
     reader = iter(batches)
     while True:
@@ -210,7 +210,7 @@ def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
-    """Yield the same `total` updates, and profile a few of them, if possible not the first ones.
+    """Yield the same `total` updates, and profile a few of them, after the first ones if there are enough.
 
     The profile includes what the caller does between two updates.
     """

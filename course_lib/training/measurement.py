@@ -1,8 +1,8 @@
 """Measure an update of any strategy: its seconds, its memory, and the bytes that sharding leaves on a rank.
 
-`plan_seconds` runs a plan for large GPUs on the ranks at hand: a small twin of the model, at the pace that the plan
-expects. Blocks sleep for the planned block times, and messages and sums take the planned link times; the order of work,
-the waiting and the overlap are real. So you can see whether an update takes as long as predicted.
+`plan_seconds` runs a plan for large GPUs on the ranks of this machine: a small twin of the model, slowed down to the
+plan's pace. Blocks sleep for the planned block times, and messages and sums take the planned link times; the order of
+work, the waiting and the overlap are real. So you can see whether an update takes as long as predicted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     """Run one update on this rank's `batch`, and return the memory that it used on this rank.
 
     Activations are the peak of what autograd saved for the backward pass, each storage counted once, without the
-    parameters and the batch. With ZeRO-1, parameters and gradients count as whole, as they are during the update.
+    parameters and the batch. With ZeRO-1, parameters and gradients count in full, as during the update.
     """
     batch = batch.to(strategy.device)
     has_onednn = torch.backends.mkldnn.enabled  # PyTorch switches it off for good if a CPU cannot compute in bfloat16
@@ -112,7 +112,7 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
 
 
 def _optimizer_state(strategy: Strategy) -> list[Tensor]:
-    """Return the optimizer state on this rank: the tensors with one number per number of a parameter."""
+    """Return the optimizer state on this rank: the tensors with as many numbers as their parameter."""
     optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
     values = [value for slots in optimizer.state.values() for value in slots.values()]
     return [value for value in values if isinstance(value, Tensor) and value.dim()]
@@ -130,7 +130,7 @@ class Twin:
 
     @property
     def vocabulary(self) -> int:
-        """As many words as make embedding and head as large, compared with a layer, as in the planned model."""
+        """The vocabulary for which embedding and head are as large, relative to a layer, as in the planned model."""
         embedding = self.work.blocks[0]
         return max(2, round(embedding.inputs * (self.hidden + 1) / (embedding.width + 1)))
 
@@ -144,13 +144,13 @@ class Twin:
         return pad([text[:-1] for text in texts], [text[1:] for text in texts])
 
     def link(self, planned: Link) -> Link:
-        """Return a link on which the twin's blocks take as long as the planned blocks on theirs."""
+        """Return a link on which the twin's blocks take as long as the planned model's blocks take on `planned`."""
         bytes_here = sum(weight.numel() * 4 for weight in dict(self.model().numbered())[1].parameters())
         return Link(planned.latency, planned.bandwidth * bytes_here / self.work.memory[1].parameters)
 
 
 def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twin | None = None) -> float:
-    """Return the seconds of a paced update with this plan, on as many real ranks: the median, without the first."""
+    """Run this plan, paced, on as many real ranks as it has. Returns the median seconds of updates after the first."""
     small = twin or Twin(work)
     run = launch(_time_updates, plan, small, link, updates, ranks=plan.ranks, timeout=300)
     return statistics.median(max(times) for times in zip(*run, strict=True))
@@ -186,7 +186,7 @@ def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float
 
 @contextlib.contextmanager
 def _network(plan: Plan, link: Link) -> Iterator[None]:
-    """Pace collectives. Those of a fully sharded model are paced block by block instead."""
+    """Pace collectives, unless the model is fully sharded: `GatherWatch` then paces them block by block."""
     with paced_network(link) if plan.strategy[0] != "fsdp" else contextlib.nullcontext():
         yield
 
@@ -213,7 +213,7 @@ def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
 
 
 def gather_paces(plan: Plan, work: Work, link: Link) -> dict[int, GatherPace]:
-    """Return each block's times in a sharded plan. Replicas sum a shard right after its reduce-scatter: both count."""
+    """Return each block's times in a sharded plan. A reduce-scatter's time includes the replicas' sum of the shard."""
     paces = {}
     for place, memory in enumerate(work.memory):
         block = work.seconds(place, plan.ranks * plan.pieces.micro_batches)

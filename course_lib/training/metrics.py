@@ -1,6 +1,6 @@
 """How a run is doing, update by update: written to its log, and shown to the user.
 
-Model FLOPs utilization (MFU) is the fraction of the devices' peak arithmetic that goes into the model's own matrix
+Model FLOPs utilization (MFU) is the fraction of the devices' peak arithmetic that goes into the model's matrix
 multiplications. The FLOPs of a token are those of its forward pass, counted by PyTorch, plus twice as many for the
 backward pass. Padding and recomputation are wasted work and do not count, so a faster run has a larger MFU.
 """
@@ -32,10 +32,10 @@ from course_lib.training.log import Log, Record, TensorboardLog
 from course_lib.training.loop import READ_EVERY, Update
 
 FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix multiplications for each forward one
-MOST_STEPS = 128  # of the sequence whose FLOPs are counted
+MOST_STEPS = 128  # in the sequence whose FLOPs are counted
 
-# Teraflops per second of dense matrices in half precision (bf16 and fp16), tf32 and float32, by the name from
-# `torch.cuda.get_device_name`. They are from NVIDIA's data sheets, which list twice as much for 2:4 sparse matrices.
+# Peak teraflops per second for dense matrices in half precision (bf16 and fp16), tf32 and float32. A key matches the
+# name from `torch.cuda.get_device_name`. NVIDIA's data sheets list twice as much, for 2:4 sparse matrices.
 PEAKS = {
     r"H200 NVL|H100 NVL": (835.5, 417.5, 60.0),
     r"H200|H100.*HBM3|H100 SXM": (989.5, 494.5, 67.0),
@@ -55,12 +55,12 @@ class Utilization:
     peak: float  # FLOPs per second
 
     def at(self, tokens_per_second: float) -> float:
-        """Return the MFU of a run at that speed: 1 is the devices' peak."""
+        """Return the MFU of a run at this speed: 1 is the devices' peak."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
 def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> Utilization | None:
-    """Return this whole model's utilization on all ranks; None if the devices' peak or the FLOPs are unknown."""
+    """Return the whole model's `Utilization` on all ranks; None if the devices' peak or the FLOPs are unknown."""
     if machine.device().type != "cuda":
         return None
     peak = peak_of(torch.cuda.get_device_name(), precision)
@@ -90,7 +90,7 @@ def count_flops(model: SequenceModel, batch: Batch) -> float:
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """Return a copy whose weights have shapes, but take no memory."""
+    """Return a copy whose weights have shapes but take no memory."""
     copied: dict[int, torch.Tensor] = {}
     for tensor in (*model.parameters(), *model.buffers()):
         shape = tensor.detach().to("meta")

@@ -25,7 +25,7 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class Step:
-    """After one update: the largest difference between a rank and the single process, and where it is."""
+    """The largest differences between a rank and the single process after one update, and where the worst one is."""
 
     number: int
     rank: int
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. It is true if they agree everywhere."""
+    """The comparison, step by step and rank by rank. It is truthy if all of them agree."""
 
     ranks: int
     steps: tuple[Step, ...]
@@ -133,7 +133,7 @@ def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> 
 
 @contextmanager
 def dropout_by_feature() -> Iterator[None]:
-    """Inside this context, dropout drops whole features: the same for all steps and sequences of one width."""
+    """Inside this context, dropout drops whole features, the same ones for all steps and sequences of one width."""
 
     def dropout(inputs: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training:

@@ -22,7 +22,7 @@ from course_lib.training.user_code import names_a_function, user_function
 
 BYTES_PER_NUMBER = 4
 TRAINED_NUMBERS = 4  # per parameter: the weight, its gradient, and two from Adam
-MOST_LAYERS = 10_000  # more take minutes to build, whatever their size
+MOST_LAYERS = 10_000  # building more takes minutes, even if they are small
 
 
 class BadSettings(ValueError):
@@ -39,7 +39,7 @@ class Settings:
     model: str | None = None  # gpt, or module:function, or None for an LSTM
     updates: int = 300
     batch: int = 64  # sequences of the adding problem per update, over all ranks
-    tokens: int = 4096  # of a text per update, over all ranks
+    tokens: int = 4096  # tokens of a text per update, over all ranks
     hidden: int = 64
     layers: int = 2
     learning_rate: float = 0.01
@@ -52,7 +52,7 @@ class Settings:
     time_limit: float | None = None  # seconds, after which the run saves a checkpoint and stops
     log: str | None = None  # a file
     tensorboard: str | None = None  # a folder, for the same records
-    recompute: bool = False  # activations, instead of keeping them
+    recompute: bool = False  # recompute activations instead of keeping them
     compile: bool = False  # every block except LSTM layers
     profile: bool = False  # a few updates, for a trace of all ranks
 
@@ -87,7 +87,8 @@ def split_logs(values: Sequence[str]) -> dict[str, str]:
 def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
     """Refuse a run that cannot start, without training anything. The job checks what depends on the data.
 
-    With `may_restart`, the same command starts and restarts the job, so it may ask to resume before any checkpoint.
+    With `may_restart`, the same command starts and restarts the job, so it may ask to resume before there is a
+    checkpoint.
     """
     check_numbers(settings, ranks)
     if not may_restart:  # otherwise it runs on different machines
@@ -103,7 +104,7 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
 
 
 def check_numbers(settings: Settings, ranks: int) -> None:
-    """Refuse settings that cannot be trained on this many ranks, whatever is on disk."""
+    """Refuse settings that cannot be trained on this many ranks, regardless of what is on disk."""
     try:
         if settings.recompute and "recompute" not in options_of(find_strategy(settings.strategy)):
             raise BadSettings(
@@ -180,7 +181,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
 
 
 def check_can_be_made(folder: Path) -> None:
-    """Refuse a folder that cannot be written, without creating it: the run may still not start for other reasons."""
+    """Refuse a folder that cannot be written. It is not created here: the run may fail to start for another reason."""
     try:
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +196,7 @@ def check_can_be_made(folder: Path) -> None:
 
 
 def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Refuse to resume from a checkpoint without --resume, or with different data than it has seen."""
+    """Refuse to resume without --resume, or with a different model or data order than the checkpoint has."""
     if not settings.resume and not torchrun.restarts():
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {checkpoint.position.updates}: "

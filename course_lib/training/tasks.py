@@ -141,7 +141,7 @@ def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
 
 
 def check_same_data(saved: Checkpoint, current: dict[str, Any]) -> None:
-    """Refuse to continue with different data than a checkpoint has seen."""
+    """Refuse to continue with different data than the checkpoint was trained on."""
     saved_data = saved.notes.get("data", current)
     if saved_data == current:
         return
@@ -152,7 +152,7 @@ def check_same_data(saved: Checkpoint, current: dict[str, Any]) -> None:
     )
 
 
-MOST_COMMON = 4_000  # words of a text in the vocabulary
+MOST_COMMON = 4_000  # the number of words in a text's vocabulary
 
 
 def make_task(settings: Settings) -> Task:

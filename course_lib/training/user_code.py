@@ -32,7 +32,7 @@ from course_lib.launchers.target import BadJob, find_function
 from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, squared_error, untouched
 
 SIZES = ("vocabulary", "features", "outputs", "hidden", "layers")
-MODELS = {"gpt": "course_lib.lstm.gpt:gpt_model"}  # models of the course that `--model` knows by name
+MODELS = {"gpt": "course_lib.lstm.gpt:gpt_model"}  # the course's models that `--model` accepts by name
 
 
 class BadFunction(ValueError):
@@ -61,7 +61,7 @@ def user_function(option: str, target: str) -> Callable[..., Any]:
 
 
 def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
-    """Return the model of the function's blocks. The function gets the sizes that it asks for by name."""
+    """Return a model of the blocks that the user's function returns. Its parameters name the sizes that it gets."""
     name = f"--model {target}"
     function = user_function("model", target)
     parameters = _parameters(function)
@@ -79,7 +79,7 @@ def user_model(target: str, sizes: Mapping[str, int]) -> SequenceModel:
 
 
 def user_data(target: str) -> Any:
-    """Return the function's data, after checking that it has a length and batches."""
+    """Return the data from the user's function, after checking that it has a length and batches."""
     name = f"--data {target}"
     function = user_function("data", target)
     if required := [argument for argument, parameter in _parameters(function).items() if _is_needed(parameter)]:
@@ -142,7 +142,7 @@ def check_runs(model: SequenceModel, target: str, batch: Batch) -> None:
 
 
 def _check_outputs(name: str, width: int, batch: Batch) -> None:
-    """Refuse outputs whose shape does not fit the targets. PyTorch would broadcast them, and train on that."""
+    """Refuse outputs whose shape does not fit the targets. PyTorch would broadcast them and train on the result."""
     if batch.targets.is_floating_point() and width != 1:
         raise BadFunction(f"{name} has width {width}, and a target is one number: give it width 1")
     if not batch.targets.is_floating_point() and width <= int(batch.targets.max()):
@@ -160,7 +160,7 @@ def _check_block(name: str, place: int, block: Any) -> None:
 
 
 def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the result of a user's function; turn an exception into one sentence, with the line."""
+    """Return the result of a user's function; turn an exception into one sentence, with the file and line."""
     try:
         return function(*args, **kwargs)
     except (Exception, SystemExit) as error:

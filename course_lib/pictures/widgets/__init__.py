@@ -1,4 +1,4 @@
-"""Interactive widgets for notebooks: each shows something that a still picture cannot.
+"""Interactive widgets for notebooks. Each shows something that a still picture cannot.
 
-Where widgets cannot run, on GitHub for example, a still picture takes their place.
+If widgets cannot run, as on GitHub, a still picture replaces them.
 """

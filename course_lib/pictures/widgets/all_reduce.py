@@ -51,7 +51,7 @@ class AllReduceExplorer(Explorer):
         self.offer("round", range(len(self.scheme.rounds) + 1))
 
     def showcase(self) -> Drawing:
-        """Return the picture halfway through, because there is little to see before the first round."""
+        """Return the picture halfway through: before the first round, there is little to see."""
         return self.drawing if self.values["round"] else self.draw(len(self.scheme.rounds) // 2)
 
     def draw(self, after: int | None = None) -> Drawing:
@@ -82,7 +82,7 @@ class AllReduceExplorer(Explorer):
             )
         complete = sum(len(ranks) == scheme.ranks for row in scheme.held_after(done) for ranks in row)
         message = messages[0]
-        verb = "adds it to its own" if message.adds else "keeps it in place of its own"
+        verb = "adds it to its own" if message.adds else "replaces its own with it"
         senders = "every rank sends" if len(messages) == scheme.ranks else f"rank {message.source} sends"
         receiver = "its partner" if len(messages) > 1 else f"rank {message.target}"
         receiver = "its right-hand neighbor" if scheme.name == "ring" else receiver
@@ -100,7 +100,7 @@ def _pairs(ranks: int) -> bool:
 
 
 def _formula(scheme: AllReduce) -> str:
-    """Return the formula for the bytes that pass in turn, for a tensor of M bytes on n ranks."""
+    """Return the formula for the bytes that are sent one after another, for a tensor of M bytes on n ranks."""
     formulas = {"ring": "2(n-1)/n x M", "naive": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
     return formulas[scheme.name]
 
@@ -163,13 +163,13 @@ def _arrow(message: Message, places: list[tuple[float, float]], scheme: AllReduc
     neck = (tip[0] - dx * 12, tip[1] - dy * 12)
     corners = [tip, (neck[0] - dy * 6, neck[1] + dx * 6), (neck[0] + dy * 6, neck[1] - dx * 6)]
     outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
-    origin = f"--from: {tail[0] - neck[0]:.1f}px {tail[1] - neck[1]:.1f}px"  # a page moves the head from there
+    origin = f"--from: {tail[0] - neck[0]:.1f}px {tail[1] - neck[1]:.1f}px"  # a page moves the head from here
     head = element("polygon", points=outline, class_="head", style=origin)
     return element("g", line(*tail, *neck, "message"), head, _label(message, scheme, tail, tip), class_="travelling")
 
 
 def _label(message: Message, scheme: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
-    """Draw the label of the piece, on the inner side of the ring."""
+    """Draw the piece's label on the inside of the ring."""
     if scheme.pieces == 1:
         return ""
     x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
@@ -182,7 +182,7 @@ def _label(message: Message, scheme: AllReduce, tail: tuple[float, float], tip: 
 
 
 def _bars(schemes: list[AllReduce], chosen: AllReduce, rounds: int, size: float, top: float) -> str:
-    """Draw how many bytes pass in turn with each algorithm, and how many have passed with the chosen one."""
+    """Draw the bytes that each algorithm sends one after another, and how many the chosen one has sent so far."""
     longest = max(scheme.in_turn(size=size) for scheme in schemes)
     title = f"bytes that pass one after another, n = {chosen.ranks} ranks, M = {size_in_words(size)}"
     shapes = [text(0, top, title, "ink strong")]
@@ -201,7 +201,7 @@ def _bars(schemes: list[AllReduce], chosen: AllReduce, rounds: int, size: float,
 
 @dataclass(frozen=True)
 class Message:
-    """One piece of the tensor in flight. The receiver adds it to its own piece, or replaces its own piece by it."""
+    """One piece of the tensor in flight. The receiver adds it to its own piece, or replaces its own piece with it."""
 
     source: int
     target: int
@@ -219,7 +219,7 @@ class AllReduce:
     rounds: tuple[tuple[Message, ...], ...]
 
     def held_after(self, rounds: int) -> list[list[frozenset[int]]]:
-        """Return, for each rank and piece, the set of ranks whose values are in the rank's sum by then."""
+        """Return, for each rank and piece, the set of ranks whose values are in the rank's sum after `rounds`."""
         held = [[frozenset([rank])] * self.pieces for rank in range(self.ranks)]
         for messages in self.rounds[:rounds]:
             before = [list(row) for row in held]  # all messages of a round leave before any arrives
@@ -230,19 +230,19 @@ class AllReduce:
         return held
 
     def sent_after(self, rounds: int, size: float = 1.0) -> list[float]:
-        """Return how many bytes of a `size`-byte tensor each rank has sent by then."""
+        """Return how many bytes of a `size`-byte tensor each rank has sent after `rounds`."""
         sent = [0.0] * self.ranks
         for message in (message for messages in self.rounds[:rounds] for message in messages):
             sent[message.source] += size / self.pieces
         return sent
 
     def in_turn(self, rounds: int | None = None, size: float = 1.0) -> float:
-        """Return how many bytes are sent in sequence, one piece per round; the time of a large tensor depends on it."""
+        """Return how many bytes are sent in sequence, one piece per round. This decides the time of a large tensor."""
         return len(self.rounds[:rounds]) * size / self.pieces
 
 
 def ring(ranks: int) -> AllReduce:
-    """In every round, every rank sends a piece to its right neighbor: first to be added, then as the final sum."""
+    """In every round, every rank sends a piece to its right neighbor: first partial sums to add to, then final sums."""
     _check(ranks)
     reduce_scatter = tuple(
         tuple(Message(rank, (rank + 1) % ranks, (rank - number) % ranks, adds=True) for rank in range(ranks))
@@ -256,7 +256,7 @@ def ring(ranks: int) -> AllReduce:
 
 
 def through_root(ranks: int) -> AllReduce:
-    """All ranks send to rank 0, which sends the sum back: one message at a time, because it has one network card."""
+    """All ranks send to rank 0, which sends the sum back. It has one network card, so messages take turns."""
     _check(ranks)
     others = range(1, ranks)
     reduce = tuple((Message(rank, 0, 0, adds=True),) for rank in others)

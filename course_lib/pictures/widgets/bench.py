@@ -41,7 +41,7 @@ GAP = 74  # between the simulated rows and the measured ones
 
 
 def schedule_bench(stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> ScheduleBench:
-    """Build a schedule by moving its actions; see deadlock, bubble and memory as you go; run it on real ranks."""
+    """Build a schedule by moving its actions. See deadlocks, bubble and memory as you go, and run it on real ranks."""
     return ScheduleBench(stages, micro_batches, chunks, start)
 
 
@@ -115,7 +115,7 @@ class ScheduleBench(Explorer):
             self.ran, self.news = (), "Not run: it would hang."
 
     def press_search(self) -> None:
-        """Search for a better order of the same actions, in which no stage holds more than the fullest does now."""
+        """Search for a better order of the same actions, in which no stage holds more than the fullest one does now."""
         try:
             check(self.schedule)
         except IllegalSchedule:
@@ -151,12 +151,12 @@ class ScheduleBench(Explorer):
 
     @property
     def said(self) -> str:
-        """Return the news, the goal, and what the schedule does, each on a line of its own."""
+        """Return the news, the goal, and what the schedule does, each on a separate line."""
         return "\n".join(self._parts)
 
     @property
     def unavailable(self) -> tuple[str, ...]:
-        """Return the buttons that would do nothing now."""
+        """Return the names of the buttons that have no effect now."""
         return (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
 
     @property
@@ -166,7 +166,7 @@ class ScheduleBench(Explorer):
 
     @property
     def own_costs(self) -> ActionCosts:
-        """Return the costs of one action of this schedule: a virtual stage takes its share."""
+        """Return the costs of one action of this schedule: a virtual stage has its share of the stage's costs."""
         return self.costs.per_part(self.schedule)
 
     def draw(self) -> Drawing:
@@ -214,7 +214,7 @@ class ScheduleBench(Explorer):
         return self.schedule.chunks, self.schedule.virtual
 
     def _longest(self, placed: Sequence[TimedAction]) -> float:
-        """Return the time that the picture's width stands for, the same for simulated and measured rows."""
+        """Return the time that the picture's width represents, the same for simulated and measured rows."""
         return max(makespan(placed), makespan(self.ran) / PACE)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
@@ -267,7 +267,7 @@ class ScheduleBench(Explorer):
         if self.ran and simulation:
             duration = makespan(self.ran)
             ratio = duration / PACE / simulation.makespan
-            words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated."
+            words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
         towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
         return [part for part in (self.news, towards, words) if part]
 

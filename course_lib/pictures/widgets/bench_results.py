@@ -16,12 +16,12 @@ from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction,
 def named_schedules(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
     """Return the named schedules for the same work. With one chunk, a wavefront is 1F1B.
 
-    `costs` are those of a whole stage: a virtual stage takes its share of them.
+    `costs` are for a whole stage: a virtual stage has its share of them.
     """
     return _named_schedules(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
 
 
-@lru_cache(maxsize=16)  # moving actions does not change them
+@lru_cache(maxsize=16)  # moving an action does not change these arguments
 def _named_schedules(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
     names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
     schedules = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
@@ -65,11 +65,11 @@ def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
     if better:
         return f"{facts} Named schedules that are faster, or as fast with less memory: {', '.join(better)}."
     as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
-    return f"{facts} Nothing with a name does better; {as_good}."
+    return f"{facts} No named schedule is better; {as_good}."
 
 
 def _order(other: Simulation, yours: Simulation) -> int:
-    """Return -1 if the other one is better: first by time, then by memory; times within rounding are equal."""
+    """Return -1 if the other one is better, by time and then by memory, 0 if equal within rounding, else 1."""
     time, own_time = other.makespan, yours.makespan
     if abs(time - own_time) > 1e-9 * max(time, 1):
         return -1 if time < own_time else 1
@@ -78,7 +78,7 @@ def _order(other: Simulation, yours: Simulation) -> int:
 
 
 def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int) -> str:
-    """Return how far it is to GPipe's time in 1F1B's memory, and after how many moves; empty where 1F1B saves none."""
+    """Return the goal, GPipe's time in 1F1B's memory, and the number of moves; empty if 1F1B saves no memory."""
     target, least = others["gpipe"].makespan, _fullest(others["1f1b"])
     if _fullest(others["gpipe"]) <= least + 1e-9:
         return ""
@@ -94,11 +94,11 @@ def _fullest(simulation: Simulation) -> float:
     return max(share.total for share in simulation.peak_share)
 
 
-TRIES, SECONDS = 6000, 4.0  # a learner is waiting; most searches take a second
+TRIES, SECONDS = 6000, 4.0  # limits, because a learner is waiting; most searches take a second
 
 
 def search_like(schedule: Schedule, costs: ActionCosts) -> Simulation:
-    """Return a good schedule of the same actions, in which no stage holds more than the fullest of this one."""
+    """Return a good schedule of the same actions, in which no stage holds more than this schedule's fullest stage."""
     sizes = len(schedule.stages), schedule.micro_batches
     found = find_schedule(*sizes, costs, **_question(schedule), tries=TRIES, seconds=SECONDS)
     return simulate(found, costs)
@@ -110,7 +110,7 @@ def bound_like(schedule: Schedule, costs: ActionCosts) -> float:
     return _bound(len(schedule.stages), schedule.micro_batches, costs, question)
 
 
-@lru_cache(maxsize=64)  # it changes only with what the stages hold
+@lru_cache(maxsize=64)  # the bound changes only if the stages hold more or less
 def _bound(stages: int, micro_batches: int, costs: ActionCosts, question: tuple) -> float:
     return lower_bound(stages, micro_batches, costs, **dict(question))
 
@@ -139,7 +139,7 @@ def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: Actio
 
 def stuck_line(x: float, top: float, bottom: float) -> str:
     """Draw the line at which everything has stopped."""
-    return line(x, top - 8, x, bottom, "dashed") + text(x + 4, top - 11, "from here on, everybody waits", "ink small")
+    return line(x, top - 8, x, bottom, "dashed") + text(x + 4, top - 11, "from here on, every stage waits", "ink small")
 
 
 def why_stuck(schedule: Schedule) -> str:
@@ -152,7 +152,7 @@ def why_stuck(schedule: Schedule) -> str:
 
 
 def describe_waiting(waiting: Sequence[Waiting], schedule: Schedule) -> str:
-    """Return who waits for whom, stage by stage."""
+    """Return which stage waits for which other one."""
     sentences = []
     for wait in waiting:
         stage, action = wait.needs
@@ -165,7 +165,7 @@ PACE = 0.02  # seconds per forward action
 
 
 def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]:
-    """Run the schedule with one rank per stage and return the actions, in seconds. The link is this machine's."""
+    """Run the schedule with one rank per stage, over this machine's links. Returns the actions, timed in seconds."""
     from course_lib.launchers import launch
 
     check(schedule)
@@ -174,7 +174,7 @@ def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]
 
 
 def one_step(schedule: Schedule, costs: ActionCosts) -> None:
-    """Run two training steps on each rank; only the second is recorded, so that it includes no setup."""
+    """Run two training steps on each rank; only the second is recorded, to leave out the setup."""
     from functools import partial
 
     import torch

@@ -1,7 +1,7 @@
-"""What all widgets have in common: controls with values, and a picture that is drawn from them.
+"""What all widgets have in common: controls with values, and a picture that depends on them.
 
-Everything is plain Python and can be used, tested and stored without a browser. In a notebook, `live_view` shows
-the same controls and the same picture.
+Everything is plain Python, so you can use, test and store it without a browser. In a notebook, `live_view` shows the
+same controls and the same picture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_lib.pictures.widgets.svg import Drawing, colors, element
 class Control:
     """A control that selects one of `options`; `words` has the label of each.
 
-    `kind` is slider or choice. A `plays` slider also has buttons to step forward, to step back, and to play.
+    `kind` is slider or choice. A slider that `plays` also has buttons to step forward, step back, and play.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Control:
     plays: bool = False
 
     def to_page(self) -> dict[str, Any]:
-        """Return what the page needs to show the control: it refers to values by their places in `options`."""
+        """Return what the page needs to show the control. The page identifies values by their places in `options`."""
         return {name: value for name, value in vars(self).items() if name not in ("options", "start")}
 
 
@@ -42,7 +42,7 @@ def slider(
     start: Any,
     plays: bool = False,
 ) -> Control:
-    """Return a slider over numbers; a mapping gives each a label. It starts at the option nearest to `start`."""
+    """Return a slider over numbers; a mapping gives each number a label. It starts at the option nearest to `start`."""
     named = dict(options) if isinstance(options, Mapping) else {value: _number(value) for value in options}
     nearest = min(named, key=lambda option: abs(option - start))
     return Control(name, label, tuple(named), tuple(named.values()), nearest, plays=plays)
@@ -60,9 +60,9 @@ def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], st
 
 @dataclass(frozen=True)
 class Button:
-    """A button that calls the explorer's method `press_NAME`; `slow` is shown until that returns.
+    """A button that calls the explorer's method `press_NAME`; `slow` is shown until it returns.
 
-    A button that starts real `ranks` is left out where no processes can be started: on a website.
+    A button that starts real `ranks` is left out on a website, which cannot start processes.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Button:
 
 
 class Explorer:
-    """Controls, buttons, and a picture that is redrawn when one of them is used.
+    """Controls, buttons, and a picture that is redrawn whenever you use one of them.
 
     A subclass has a `title` and a `draw` method. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python
     what a learner does with the mouse.
@@ -93,16 +93,16 @@ class Explorer:
         raise NotImplementedError
 
     def changed(self, names: set[str]) -> None:
-        """Update values that depend on the changed ones; called before the picture is redrawn."""
+        """Update values that depend on the changed ones. This is called before the picture is redrawn."""
 
     @property
     def said(self) -> str:
-        """Return what the page says about the picture; each line of it is a paragraph."""
+        """Return the text that the page shows with the picture; each line is a paragraph."""
         return self.drawing.words
 
     @property
     def unavailable(self) -> tuple[str, ...]:
-        """Return the names of the buttons that would do nothing now."""
+        """Return the names of the buttons that have no effect now."""
         return ()
 
     def moved(self, item: str, place: int) -> None:
@@ -134,8 +134,8 @@ class Explorer:
         self.redraw()
 
     def offer(self, name: str, options: Sequence[Any]) -> None:
-        """Replace the options of a slider. The current value stays if it is still offered; otherwise the last option is
-        chosen.
+        """Replace the options of a slider. The current value stays if it is still an option; otherwise the last option
+        is chosen.
         """
         old = self.controls[name]
         words = tuple(map(_number, options))
@@ -153,7 +153,7 @@ class Explorer:
         return f"{self.title}. {self.drawing.words}"
 
     def showcase(self) -> Drawing:
-        """Return the picture to show where widgets cannot run: the current one."""
+        """Return the picture to show if widgets cannot run: the current one."""
         return self.drawing
 
     def still(self) -> dict[str, str]:
@@ -179,8 +179,9 @@ class Explorer:
         return self._live
 
     def _ipython_display_(self) -> None:
-        """Display the still picture and, as a separate output, the widget. A front end that finds no model replaces the
-        whole output with an error, which would hide a picture in the same output. The style sheet shows one of the two.
+        """Display the still picture and, as a separate output, the widget. If a front end finds no model, it replaces
+        the whole output with an error, which would hide a picture in the same output. The style sheet shows only one of
+        the two.
         """
         from IPython.display import display
 
@@ -199,7 +200,7 @@ STYLE = element(
 
 
 def whole_number(value: Any, name: str, low: int, high: int) -> int:
-    """Return `value`, or raise an error that says what it should be."""
+    """Return `value`, or raise an error with the allowed range."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(f"{name}={value!r}: give a whole number from {low} to {high}")
     return value
@@ -211,13 +212,13 @@ HERE = Path(__file__).parent
 
 
 class View:
-    """An explorer as a page sees it, in a notebook or on a website; `tell` is called with its new values, by name.
+    """The connection of an explorer to a page, in a notebook or on a website. `tell` receives new values, by name.
 
-    `shell.js` shows the page. Both sides refer to values by their indices in the lists of options.
+    `shell.js` shows the page. Both sides identify values by their indices in the lists of options.
     """
 
     def __init__(self, explorer: Explorer, tell: Callable[[Mapping[str, Any]], None], ranks: bool = True) -> None:
-        """Without `ranks`, no processes can be started, and buttons that would start them are left out."""
+        """If `ranks` is False, leave out the buttons that would start processes."""
         self.explorer, self.tell = explorer, tell
         self.buttons = tuple(button for button in explorer.buttons if ranks or not button.ranks)
 
@@ -248,7 +249,7 @@ class View:
         chosen = {}
         for name, place in places.items():
             options = self.explorer.controls[name].options
-            chosen[name] = options[min(place, len(options) - 1)]  # the page may not know yet that there are fewer
+            chosen[name] = options[min(place, len(options) - 1)]  # the page may not have the new options yet
         self.explorer.set(**chosen)
 
     def handle(self, message: Mapping[str, Any]) -> None:
@@ -259,7 +260,7 @@ class View:
             self._press(message["press"])
 
     def _press(self, name: str) -> None:
-        """Press a button. The widget shows any error: no cell is waiting for the result, so no cell could show it."""
+        """Press a button. The widget shows any error, because no cell waits for the result and could show it."""
         self.tell({"busy": next((button.slow for button in self.buttons if button.name == name), "")})
         try:
             self.explorer.press(name)
@@ -275,8 +276,8 @@ class View:
 def live_view() -> type[Any]:
     """Return the class that shows an explorer in a notebook. Raises ImportError if `anywidget` is not installed.
 
-    A change goes to the kernel, is drawn there, and comes back as text. That takes a few milliseconds, but the page,
-    the stored picture and the tests share one drawing code.
+    A change goes to the kernel, is drawn there, and comes back as text. This takes a few milliseconds, but the page,
+    the stored picture and the tests share the drawing code.
     """
     import anywidget
     import traitlets
@@ -307,7 +308,7 @@ def live_view() -> type[Any]:
             self.on_msg(self._received)
 
         def __repr__(self) -> str:
-            """Return the text to show below the still picture where there are no widgets."""
+            """Return the text to show below the still picture if there are no widgets."""
             return "Run this cell in a notebook to change what the picture shows."
 
         def show(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the memory of a training step goes, and how much each way to save memory leaves of it."""
+"""Where the memory of a training step goes, and how much is left of it with each way to save memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def explore_memory() -> MemoryExplorer:
 
 
 class MemoryExplorer(Explorer):
-    """The top bar is the current memory, the one below it the memory before the last change."""
+    """The top bar shows the current memory, and the bar below it the memory before the last change."""
 
     title = "The memory of a training step"
 
@@ -44,7 +44,7 @@ class MemoryExplorer(Explorer):
                 choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
                 choice("precision", "precision", list(PRECISIONS), "float32"),
                 choice("recompute", "activations", {False: "kept", True: "recomputed, layer by layer"}, False),
-                choice("sharded", "shared out over ranks", list(SHARDED), "nothing"),
+                choice("sharded", "sharded over ranks", list(SHARDED), "nothing"),
                 slider("ranks", "ranks", powers_of_two(1, 64), 8),
                 choice("device", "memory of a device", DEVICES, 8),
             ]

@@ -1,4 +1,4 @@
-"""Which mesh wins: from a model, devices and links, rank every mesh and say what rules it out."""
+"""Which mesh wins: for a model, devices and links, rank every mesh, and show what rules it out."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from course_lib.planning.planner import best_of_each_way, plans
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20
 STEPS, VOCABULARY = 128, 50_000
 PIECES = {"schedules": ("wavefront", "interleaved"), "micro_batches": (1, 4, 16), "chunks": (4,), "recompute": (False,)}
-PIECES |= {"zero": False}  # ZeRO-1 as well would more than double the time of a move
+PIECES |= {"zero": False}  # ZeRO-1 would more than double the time of a redraw
 OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
-MOST_ROWS = 8  # drawn: with the controls above, that fits on a laptop; the table below has all
+MOST_ROWS = 8  # in the picture: with the controls, they fit on a laptop's screen; the table has all rows
 GROUPS = {  # how the parts of a plan's time are drawn
     "computing": "forward",
     "recomputing": "forward",
@@ -55,7 +55,7 @@ def explore_meshes() -> MeshExplorer:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best plan of one mesh and order, and why it is not chosen; the winner has an empty reason."""
+    """The best plan for one mesh and order, and the reason why it does not win; empty for the winner."""
 
     name: str
     plan: Plan | None
@@ -111,7 +111,7 @@ class MeshExplorer(Explorer):
         return Network(inside, Link(LATENCY_BETWEEN, 1e9 * self.values["between"]), self.values["per_node"])
 
     def candidates(self) -> list[Candidate]:
-        """Return every mesh of the devices: those that fit, fastest first, then those that do not."""
+        """Return every mesh of the devices: first those that fit, fastest first, then the others."""
         devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
         try:
             all_plans = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
@@ -174,7 +174,7 @@ def _place(candidate: Candidate, memory: int) -> tuple[bool, bool, float]:
 
 def _why_impossible(work: Work, replicas: int, stages: int) -> str:
     if stages > len(work.blocks):
-        return f"{stages} stages, but only {len(work.blocks)} blocks to share out"
+        return f"{stages} stages, but only {len(work.blocks)} blocks to divide"
     return f"{replicas} replicas, but only {work.sequences} sequences"
 
 

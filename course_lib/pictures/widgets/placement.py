@@ -20,7 +20,7 @@ def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplo
 
 
 class PlacementExplorer(Explorer):
-    """Your placement, and on request below it the solver's, with the time and the memory of each stage."""
+    """Your placement and, on request, the solver's below it, with the time and the memory of each stage."""
 
     title = "Place the blocks of a model on stages"
     help = "Move the cuts until the slowest stage is as fast as you can make it. Then compare with the solver."
@@ -41,23 +41,23 @@ class PlacementExplorer(Explorer):
         )
 
     def changed(self, names: set[str]) -> None:
-        """Remember that a cut was moved: from then on, there is something to compare."""
+        """Remember that you have moved a cut, so that there is something to compare."""
         self.moved_a_cut, self.news = self.moved_a_cut or bool(names), ""
 
     def press_compare(self) -> None:
-        """Show the solver's placement from now on, if a cut was moved."""
+        """Show the solver's placement from now on, if you have moved a cut."""
         self.compared = self.moved_a_cut
         self.news = "" if self.compared else "First move a cut. "
 
     @property
     def yours(self) -> Placement:
-        """Return the placement on the sliders; a cut that would leave a stage empty moves to the next one that does
-        not.
+        """Return the placement on the sliders. A cut that would leave a stage empty moves to the nearest place that
+        does not.
         """
         return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
 
     def showcase(self) -> Drawing:
-        """Return the comparison: a reader who cannot move a cut has nothing to try first."""
+        """Return the comparison, because a reader of a still picture cannot move a cut first."""
         return self.draw(compared=True)
 
     def draw(self, compared: bool = False) -> Drawing:

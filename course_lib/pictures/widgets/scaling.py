@@ -29,7 +29,7 @@ KINDS = {"strong": "strong: the same batch, divided", "weak": "weak: a batch for
 
 
 def explore_scaling() -> ScalingExplorer:
-    """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine measures."""
+    """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine reaches."""
     return ScalingExplorer()
 
 
@@ -83,7 +83,7 @@ class ScalingExplorer(Explorer):
         self.news = "Measured."
 
     def press_link(self) -> None:
-        """Send messages back and forth between two ranks, and set the sliders to the numbers that fit best."""
+        """Send messages back and forth between two ranks, and set the sliders to the options that fit best."""
         link = measure_link()
         for name, value in (("latency", link.latency), ("bandwidth", link.bandwidth)):
             options = self.controls[name].options
@@ -144,7 +144,7 @@ class ScalingExplorer(Explorer):
             sentence += f" From {half} ranks on, more than half of the time is all-reduce."
         if self.measured:
             measurements = ", ".join(
-                f"{speed:.2f} on {ranks} ranks (the curve says {self.at(ranks):.2f})"
+                f"{speed:.2f} on {ranks} ranks (the curve predicts {self.at(ranks):.2f})"
                 for ranks, speed in self.measured.items()
             )
             sentence += f" This machine, paced: {measurements}."
@@ -180,7 +180,7 @@ def _axes(most: int, top: float) -> str:
 
 
 def measure_update(ranks: int, kind: str, compute: float, size: float, repeats: int = 3) -> float:
-    """Return the seconds of an update on `ranks` ranks of this machine; it sleeps for as long as a device would
+    """Return the seconds of an update on `ranks` ranks of this machine, which sleep for as long as a device would
     compute.
     """
     from course_lib.launchers import launch

@@ -1,6 +1,6 @@
-"""Choose a schedule and its sizes for the same batch: the timeline, the bubble and what each stage holds.
+"""Choose a schedule and its sizes for the same batch, and see the timeline, the bubble and what each stage holds.
 
-The bench draws the same rows of boxes.
+The bench uses these functions to draw its rows, too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
 
 
 def kinds_legend(kinds: Collection[str], x: float, y: float) -> str:
-    """Draw the legend for these kinds of actions; forward and backward are always there."""
+    """Draw the legend for these kinds of actions, and always for forward and backward."""
     words = {CLASSES[kind]: NAMES[kind] for kind in NAMES if kind in {*kinds, "F", "B"}}
     return legend([*words.items(), ("idle", "idle")], x, y)
 
 
 def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
-    """Return the micro-batch and, if there are several, the chunk and the virtual stage, as far as there is room."""
+    """Return the micro-batch and, if there are several, the chunk and the virtual stage, if they fit."""
     for label in (action.label(chunks, virtual), action.label(chunks)):
         shown = label if kind else label[1:]
         if len(shown) * CHARACTER + 2 <= width:
@@ -47,9 +47,9 @@ def action_box(
     class_: str = "",
     **attributes: object,
 ) -> str:
-    """Draw one action of a schedule of `sizes`, chunks and virtual stages. `attributes` are those of the group."""
+    """Draw one action. `sizes` are the schedule's chunks and virtual stages; the SVG group gets the `attributes`."""
     shapes = [box(left + 0.5, top, max(1.0, width - 1), TALL, class_ or color_class(action), rx=2)]
-    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without its color, the label shows the kind
+    label = fitting_label(action, width, *sizes, kind=bool(class_))  # without a color, the label shows the kind
     if label:
         ink = "ink" if class_ else ink_on(action)
         shapes.append(text(left + width / 2, top + TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
@@ -73,12 +73,12 @@ def row_names(stages: int, top: float) -> str:
 
 
 def idle_rows(stages: int, top: float, width: float) -> str:
-    """Draw the gray background of the rows: what stays gray is the bubble."""
+    """Draw the gray background of the rows. The bubble is whatever stays gray."""
     return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
 
 
 def held_bars(held: Sequence[Held], top: float) -> str:
-    """Draw the largest share of the batch that each stage holds: activations, and what waits for weight gradients."""
+    """Draw the largest share of the batch that each stage holds: activations, and tensors for weight gradients."""
     shapes = []
     for stage, share in enumerate(held):
         y = top + ROW * stage
@@ -95,7 +95,7 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
     labels = []
     for step in timed:
         x, y, width = LEFT + step.start * scale, top + ROW * step.stage, (step.end - step.start) * scale
-        gap = 1.0 if width > 5 else 0.0  # narrow boxes touch: gaps would bleach their color
+        gap = 1.0 if width > 5 else 0.0  # narrow boxes touch, because gaps would make them look pale
         x, wide = x + gap / 2, width - gap
         outlines[color_class(step.action)].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
         label = fitting_label(step.action, width, *sizes)
@@ -105,11 +105,11 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
     return "".join([*paths, *labels])
 
 
-MOST_TIPS = 600  # with more boxes than this, a box is too narrow to point at
+MOST_TIPS = 600  # with more boxes, each is too narrow to point at
 
 
 def tips(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
-    """Return an invisible box over each action whose tooltip says which it is, and when it begins and ends."""
+    """Return an invisible box over each action. Its tooltip shows the action, and when it begins and ends."""
     shapes = []
     for step in timed if len(timed) <= MOST_TIPS else ():
         words = f"stage {step.stage}: {NAMES[step.action.kind]} {step.action.label(*sizes)}"
@@ -132,7 +132,7 @@ def time_axis(longest: float, scale: float, y: float, words: str) -> str:
 
 
 def written(schedule: Schedule) -> str:
-    """Return the schedule as `Schedule.of` reads it, a line per stage. Each action names the box that it lights up."""
+    """Return the schedule as text for `Schedule.of`, a line per stage. Each action names the box that it highlights."""
     rows = []
     for stage, actions in enumerate(schedule.stages):
         labels = [schedule.label(action) for action in actions]
@@ -152,10 +152,10 @@ def explore_schedules() -> ScheduleExplorer:
 
 
 class ScheduleExplorer(Explorer):
-    """The costs are those of a whole batch: smaller pieces take less time each."""
+    """The costs are for the whole batch, so smaller pieces take less time each."""
 
     title = "Schedules of the same batch"
-    help = "Point at an action, here or in the lines of text below, and both light up."
+    help = "Point at an action in the picture or in the text below it, and both light up."
 
     def __init__(self) -> None:
         super().__init__(

@@ -12,7 +12,7 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Show a shape's label, which a screen reader says, where the mouse points at the shape, too. */
+/** When the mouse points at a shape, show the label that a screen reader reads. */
 function addTooltip(shape) {
   const title = document.createElementNS(shape.namespaceURI, "title");
   title.textContent = shape.getAttribute("aria-label");
@@ -49,7 +49,7 @@ function showChoice(select, words, place) {
   select.value = place;
 }
 
-/** Buttons beside a slider: step back, step forward, and play. */
+/** Buttons next to a slider: step back, step forward, and play. */
 function makePlayer(input, choose) {
   let timer = null;
   const go = (by) => choose(Math.min(Math.max(input.valueAsNumber + by, 0), Number(input.max)));

@@ -1,7 +1,7 @@
-"""Shapes as SVG text: what a widget draws in a page and, standalone, in a stored notebook.
+"""Shapes as SVG text, which a widget draws in a page or, standalone, in a stored notebook.
 
-Shapes have class names instead of colors: a page gives them the colors of its theme, and a standalone picture includes
-a style sheet.
+Shapes have class names instead of colors: a page sets the colors of its theme, and a standalone picture includes a
+style sheet.
 
 This module also formats numbers as text.
 """
@@ -57,10 +57,10 @@ def worded(options: Sequence[float], say) -> dict[float, str]:
 
 
 CHARACTER = 6.6  # the approximate width of a character, in a picture's units
-READABLE = 0.86  # the smallest scale of a picture in a page: the letters that shell.css gives it have 12 px then
+READABLE = 0.86  # the smallest scale of a picture in a page, at which its letters from shell.css are 12 px
 MARGIN = 10  # the margin around a standalone picture
 VIRTUAL = ("forward", "backward", "weight-gradients", "recompute")  # what a virtual stage does
-DARKEST = 3  # the shade of virtual stage 3, and of later ones
+DARKEST = 3  # the shade of virtual stage 3 and all later ones
 FIRST = (COLORS["forward"], COLORS["backward"], COLORS["communication"])
 # One color for each of up to eight ranks; none is the green of messages.
 CONTRIBUTORS = (*FIRST[:2], "#882255", "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")
@@ -91,7 +91,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str = "line", **att
 
 def path(points: Iterable[tuple[float, float]], class_: str) -> str:
     """Return a line through points."""
-    # Rounded twice: a logarithm's last digits depend on the machine, but the drawing must not.
+    # Rounded twice, because a logarithm's last digits depend on the machine, and the drawing must not.
     rounded = (f"{round(x, 6):.1f},{round(y, 6):.1f}" for x, y in points)
     return element("polyline", points=" ".join(rounded), class_=class_)
 
@@ -102,7 +102,7 @@ def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "sta
 
 
 def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
-    """Return a row of (class, words), each with its color in front."""
+    """Return a row of (class, words) entries, with a box of the class's color before the words."""
     drawn = []
     for class_, words in entries:
         drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
@@ -124,8 +124,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> s
 class Drawing:
     """Shapes on a sheet of this size, a description in `words`, and HTML to show below them.
 
-    `parts` says that individual shapes have names, so that a screen reader visits them one by one. `tips` lies over the
-    shapes in a page, and says what the mouse points at; a stored picture, in which nothing can be pointed at, omits it.
+    With `parts`, individual shapes have names, and a screen reader visits them one by one. `tips` lies over the shapes
+    in a page, to show what the mouse points at; a stored picture omits it, because tooltips don't work there.
     """
 
     shapes: str
@@ -139,14 +139,14 @@ class Drawing:
     @property
     def in_page(self) -> str:
         """Return the SVG for a page that defines the colors."""
-        # A narrow window scrolls it, so it stays legible; on its right there is padding of .6rem.
+        # In a narrow window you scroll, so the picture stays legible. There is padding of .6rem on the right.
         least = f"min-width: calc({_text(READABLE * self.width)}px + .6rem)"
         role = "group" if self.parts else "img"
         return element("svg", self.shapes, self.tips, **self._attributes(), role=role, style=least)
 
     @property
     def alone(self) -> str:
-        """Return a standalone SVG for a file or a stored output: light, with its own background."""
+        """Return a standalone SVG for a file or a stored output, in light colors and with a background."""
         paper = box(-MARGIN, -MARGIN, self.width + 2 * MARGIN, self.height + 2 * MARGIN, "paper")
         style = element("style", f"svg {{ font: 13px {FONT}; }} {colors(LIGHT)}")
         xml = {"xmlns": "http://www.w3.org/2000/svg", "role": "img"}
@@ -167,7 +167,7 @@ class Drawing:
 
 
 def colors(theme: dict[str, str]) -> str:
-    """Return the style sheet that gives each class its color; `theme` has what differs between light and dark."""
+    """Return the style sheet with each class's color. `theme` has the colors that differ between light and dark."""
     fills = {**COLORS, **MEMORY, **{f"rank{n}": color for n, color in enumerate(CONTRIBUTORS)}}
     fills |= BLOCKS
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}

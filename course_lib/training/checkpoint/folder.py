@@ -2,7 +2,7 @@
 
 This module knows nothing about tensors. Next to a checkpoint's files is a list of their SHA-256 hashes, in the format
 that `sha256sum --check SHA256SUMS` reads, so you can verify it without Python. Every rank hashes the files it wrote,
-and one of them writes the list: a file from a different save has a different hash.
+and one rank writes the list: a file from a different save has a different hash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # bytes read at a time
 
 
 def sums_of(files: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each of these files, by its name."""
+    """Return the SHA-256 of each file, by name."""
     sums = {}
     for path in files:
         digest = hashlib.sha256()
@@ -45,7 +45,7 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 def find_damage(folder: Path, required: Iterable[str], only: Collection[str] | None = None) -> str:
     """Return what is wrong with the files saved in `folder`, in a few words; empty if nothing is.
 
-    `needed` are files that every list must have. Reads only the files in `only`, or all.
+    Every list must have the files in `required`. This reads only the files in `only`, or all of them.
     """
     try:
         *lines, _ = (folder / SUMS).read_text().split("\n")
@@ -73,7 +73,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a training run is: the number of updates, and which batch of which epoch comes next."""
+    """How far a training run got: the number of updates, and which batch of which epoch comes next."""
 
     updates: int = 0
     epoch: int = 0
@@ -87,9 +87,9 @@ class Checkpoint:
     path: Path
     position: Position
     layout: dict[str, Any]  # the strategy, its ranks, and which parameters each rank has
-    parameters: dict[str, list]  # shape and dtype of each, by its name in the whole model
+    parameters: dict[str, list]  # the shape and dtype of each, by its name in the whole model
     notes: dict[str, Any] = field(default_factory=dict)  # the caller's notes
-    optimizer: str = ""  # the name of its class, if it had any state
+    optimizer: str = ""  # the name of its class, if it has any state
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
@@ -98,10 +98,10 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the last intact checkpoint in `folder`, and for each later one, what is wrong with it.
+    """Return the last intact checkpoint in `folder`, and what is wrong with each later one.
 
-    The checkpoint is None if there is none at all; raises if there are some, but none is intact. This reads every file
-    to be sure, or just the files in `only`.
+    The checkpoint is None if the folder has none; raises if it has some, but none of them is intact. This reads every
+    file to be sure, or just the files in `only`.
     """
     damaged = []
     for path in _newest_first(Path(folder)):
@@ -162,7 +162,7 @@ def _updates(path: Path) -> int:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return everything named like a checkpoint, whatever it contains."""
+    """Return all paths that are named like checkpoints, without looking into them."""
     checkpoints = [path for path in folder.iterdir() if COMPLETE.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(checkpoints, key=_updates, reverse=True)
 
@@ -172,7 +172,7 @@ def _complete_checkpoints(folder: Path) -> list[Path]:
 
 
 def make_room(final: Path) -> Path:
-    """Return a new folder to write a checkpoint into, with a unique name.
+    """Create a folder with a unique name to write a checkpoint into, and return its path.
 
     Removes what crashes left behind, renames damaged checkpoints, and refuses to overwrite an intact one.
     """
@@ -199,7 +199,7 @@ def _mark_damaged(damaged: Path) -> None:
 
 
 def complete(final: Path, temporary: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
-    """Rename a checkpoint to its final name once it is on disk, and then remove the oldest ones.
+    """Rename a checkpoint to its final name once it is on disk; then remove all but the last `keep`.
 
     `sums` are the hashes of the ranks' parts, each computed by the rank that wrote it.
     """
@@ -212,13 +212,13 @@ def complete(final: Path, temporary: Path, facts: dict[str, Any], sums: Mapping[
     temporary.rename(final)
     _sync(final.parent)
     for old in sorted(_complete_checkpoints(final.parent), key=_updates)[:-keep]:
-        removed = old.with_suffix(".tmp")  # a crash during removal must not leave half of it under its name
+        removed = old.with_suffix(".tmp")  # a crash during removal must not leave half a checkpoint under this name
         old.rename(removed)
         shutil.rmtree(removed)
 
 
 def _sync(folder: Path) -> None:
-    """Flush the new name to disk, too. If the platform cannot open a folder for that, the system flushes it later."""
+    """Flush the new name to disk, too. If the platform cannot open a folder, the system flushes it later."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_DIRECTORY)
         try:

@@ -1,13 +1,13 @@
-"""Who may write into a folder of checkpoints: one job at a time, which leaves its name there.
+"""Only one job at a time may write into a folder of checkpoints. It leaves its name there.
 
     DIR/writer-1.lock    {"job": "Slurm job 12", "host": "n1", "process": 345, ...}
 
 The lock is a file that can be created only once (O_EXCL). A process that finds it checks whether its writer is still
-alive: on the same machine by the process, on a different one by the file's time, which the training loop renews. A
-process never removes a dead writer's lock, because it might remove the one that replaced it. Instead, the next writer
-creates the file with the next number, and checks once more that it is alone.
+alive: on the same machine by looking up the process, from another machine by the file's time, which the training loop
+renews. A process never removes a dead writer's lock, because it might remove the one that replaced it. Instead, the
+next writer creates the file with the next number, and checks once more that it is alone.
 
-Within a job, rank 0 acts on the folder for all ranks: `on_rank_0`.
+Within a job, `on_rank_0` lets rank 0 act on the folder for all ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Writer:
     job: str  # from Slurm or torchrun, if there is one
     restarts: int  # how often that job was restarted
     host: str
-    machine: str  # the running system: if it is the same, we can look up a process by its ID
+    machine: str  # the running system: on the same one, we can look up a process by its ID
     process: int
     began: str  # the process's start time, in system ticks: process IDs are reused
     token: str
@@ -57,7 +57,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Lock:
-    """An existing lock; `writer` is None if it cannot be read, or not yet."""
+    """An existing lock; `writer` is None if the file cannot be read, or has no name yet."""
 
     path: Path
     number: int
@@ -69,7 +69,7 @@ class Lock:
         return str(self.writer) if self.writer else "a process that has not written its name"
 
     def is_held(self, by_others_than: Writer) -> bool:
-        """Return whether its writer is still alive. An earlier attempt of the same job is not."""
+        """Return whether the lock's writer is still alive. An earlier attempt of the same job counts as dead."""
         asking, writer = by_others_than, self.writer
         if writer is None:
             return self.age < GONE_AFTER
@@ -81,7 +81,7 @@ class Lock:
 
 
 class WriterLock:
-    """The right to write into a folder, as `acquire_lock` returns it."""
+    """The right to write into a folder. `acquire_lock` returns it."""
 
     def __init__(self, path: Path, writer: Writer, made_folder: bool) -> None:
         self.path, self.writer, self.made_folder = path, writer, made_folder
@@ -91,7 +91,7 @@ class WriterLock:
         """Signal that this writer is alive. Call it after every update."""
         if time.monotonic() - self._renewed >= RENEW_EVERY:
             self._renewed = time.monotonic()
-            with contextlib.suppress(OSError):  # `check` finds out whether it is still ours before any write
+            with contextlib.suppress(OSError):  # before any write, `check` finds out whether the lock is still ours
                 os.utime(self.path)
 
     def check(self) -> None:
@@ -104,7 +104,7 @@ class WriterLock:
             )
 
     def release(self) -> None:
-        """Release the folder, unless a different writer has it. If nothing was saved, it is as it was before."""
+        """Release the folder, unless a different writer has it. A folder that we created is removed if it is empty."""
         with contextlib.suppress(CheckpointError, OSError):
             self.check()
             for lock in _locks_in(self.path.parent):
@@ -112,11 +112,11 @@ class WriterLock:
                     lock.path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
             if self.made_folder:
-                self.path.parent.rmdir()  # if it is empty
+                self.path.parent.rmdir()  # fails if it is not empty
 
 
 def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
-    """Return the lock on `folder`, and the dead writers it was taken over from. Raises if a live writer has it."""
+    """Lock `folder`. Returns the lock and the dead writers it replaces; raises if a live writer has the folder."""
     folder, writer = Path(folder), this_writer()
     makes_folder = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,13 +134,13 @@ def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
         if not any(lock.is_held(by_others_than=writer) or lock.path not in known_paths for lock in other_locks):
             return WriterLock(path, writer, makes_folder), ", ".join(lock.holder for lock in other_locks)
         path.unlink(missing_ok=True)
-        time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both may have backed off
+        time.sleep(random.random() * NAMED_WITHIN / TRIES)  # both writers may have backed off
     _refuse_second_writer(folder, _locks_in(folder), writer)
     raise CheckpointError(f"{folder} cannot be locked: other jobs are trying, too; try again")
 
 
 def check_unlocked(folder: str | Path) -> None:
-    """Raise if a process writes into `folder`, or might."""
+    """Raise if another process writes into `folder`, or may do so."""
     _refuse_second_writer(Path(folder), _locks_in(Path(folder)), this_writer())
 
 
@@ -177,7 +177,7 @@ def _create(path: Path, writer: Writer) -> bool:
 
 
 def _locks_in(folder: Path) -> list[Lock]:
-    """Return all locks in the folder, with their age by the file server's clock."""
+    """Return all locks in the folder, with their ages by the file server's clock."""
     locks = []
     candidates = [(path, match) for path in _files(folder) if (match := LOCK.fullmatch(path.name))]
     now = _time_of_folder(folder) if candidates else 0.0
@@ -193,7 +193,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _time_of_folder(folder: Path) -> float:
-    """Return the time on the file system of the folder: machines' clocks differ."""
+    """Return the time by the clock of the folder's file system, because machines' clocks differ."""
     probe = folder / f"clock.{uuid4().hex}.tmp"
     try:
         probe.touch()
@@ -212,7 +212,7 @@ def _read(path: Path) -> Writer | None:
 
 
 def _machine() -> str:
-    """Return an ID for where processes can be looked up by number: the running system and its PID namespace."""
+    """Return an ID for the running system and its PID namespace, within which a process ID identifies a process."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -232,7 +232,7 @@ def _start_time(process: int) -> str:
 
 
 def _is_alive(process: int) -> str:
-    """Return a fixed text if the process exists, for systems that don't say when it started; empty if not."""
+    """Return a fixed text if the process exists, or an empty one: on macOS we cannot read when it started."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -245,7 +245,7 @@ def _is_alive(process: int) -> str:
 def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
     """Return on every rank what `act` returns on rank 0. If it raises there, every rank raises.
 
-    Ranks on several machines may see a shared folder in different states, so one of them looks for all.
+    Ranks on several machines may see a shared folder in different states, so one rank looks for all of them.
     """
     answer: list[Any] = [None]
     if rank_and_ranks()[0] == 0:

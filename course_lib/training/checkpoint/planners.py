@@ -1,8 +1,8 @@
-"""How `torch.distributed.checkpoint` writes and reads our pieces. Import this late: it takes PyTorch over a second.
+"""How `torch.distributed.checkpoint` writes and reads our pieces. Import this late: the import takes over a second.
 
-PyTorch knows its own sharded tensors. One of our ranks may have several pieces of one parameter: some rows of each of
-an LSTM's gates. A planner says which piece belongs where, and PyTorch does the rest: it writes a piece that several
-ranks have only once, and assembles the pieces that a rank wants from those saved.
+PyTorch supports only its own sharded tensors. Our ranks may each have several pieces of a parameter, such as some rows
+of each of an LSTM's gates. A planner says which piece belongs where, and PyTorch does the rest: it writes a piece only
+once if several ranks have it, and assembles the pieces that a rank needs from the saved ones.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LoadPieces(DefaultLoadPlanner):
 
 
 class PiecesWriter(FileSystemWriter):
-    """Copies `Pieces` before training continues; torch's writer would not know how."""
+    """Copies `Pieces` before training continues, because torch's writer cannot."""
 
     def stage(self, state_dict: dict[str, Pieces]) -> dict[str, Pieces]:
         return {name: pieces.copied() for name, pieces in state_dict.items()}

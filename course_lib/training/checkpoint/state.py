@@ -22,14 +22,14 @@ from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 
 @dataclass(frozen=True)
 class Pieces:
-    """This rank's pieces of a tensor of that shape, by their offsets in it."""
+    """This rank's pieces of a tensor, by their offsets in it; `shape` is the whole tensor's."""
 
     shape: tuple[int, ...]
     at: dict[Offsets, Tensor]
 
     @classmethod
     def from_shard(cls, shard: Shard, values: Tensor | None = None) -> Pieces:
-        """Return a shard's pieces, or those of `values`: cut like the shard, or whole if their shape differs."""
+        """Return the pieces of a shard, or of `values`: cut like the shard, or whole if their shape differs."""
         values = shard.tensor if values is None else values
         if values.shape != shard.tensor.shape:
             return cls.whole(values)
@@ -60,7 +60,7 @@ def parameters_of(parts: list[Outlines]) -> dict[str, list]:
 
 
 def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
-    """Return which rank has what. With the same layout, a rank can restore its random numbers and carried states."""
+    """Return which rank has which part. With the same layout, a rank can restore its random and carried states."""
     layout = {
         "strategy": type(strategy).__name__,
         "ranks": len(parts),
@@ -74,7 +74,7 @@ def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
 
 
 def is_same_layout(checkpoint: Checkpoint, strategy: Strategy) -> bool:
-    """Return whether each rank has what it had when the checkpoint was saved. All ranks must call this."""
+    """Return whether each rank has the same part as when the checkpoint was saved. All ranks must call this."""
     return checkpoint.layout == layout_of(strategy, parts_of(strategy))
 
 
@@ -107,7 +107,7 @@ def check_same_optimizer(checkpoint: Checkpoint, strategy: Strategy) -> None:
 
 
 def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Strategy) -> None:
-    """Refuse a checkpoint from the same optimizer with options that change its state: amsgrad, momentum."""
+    """Refuse a checkpoint from the same optimizer if its options give it different state: amsgrad, momentum."""
     saved_slots = {key.rpartition(".")[2] for key in saved if re.match(r"(copy-[^.]+\.)?optimizer\.", key)}
     slots = _slots_of(strategy.optimizer)
     if not saved_slots or slots is None or saved_slots == slots:
@@ -120,7 +120,7 @@ def check_same_slots(checkpoint: Checkpoint, saved: Iterable[str], strategy: Str
 
 
 def _slots_of(optimizer: Optimizer) -> set[str] | None:
-    """Return what an optimizer stores for a parameter, found by a trial step; None if the trial fails."""
+    """Return the names of an optimizer's state for a parameter, from a trial step; None if the step fails."""
     try:
         parameter = torch.nn.Parameter(torch.zeros(1, 1))
         trial = type(optimizer)([parameter], **optimizer.defaults)
@@ -152,7 +152,7 @@ BUFFER = re.compile(r"rank-(\d+)\.buffer\.(.+)")
 
 
 def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
-    """Return everything that this rank has, by a name that says which rank or parameter it belongs to."""
+    """Return everything that this rank has. Each name includes the rank or parameter it belongs to."""
     pieces: dict[str, Pieces] = {}
     for name, shard in strategy.shards().items():
         pieces[copy_name(shard) + f"model.{name}"] = Pieces.from_shard(shard)
@@ -186,14 +186,14 @@ def rank_keys(saved: Mapping[str, Any]) -> list[str]:
 
 
 def empty(entry: Any) -> Tensor:
-    """Return an empty tensor for one that was saved whole."""
+    """Return an empty tensor to load one that was saved whole."""
     return torch.empty(entry.size, dtype=entry.properties.dtype)
 
 
 def find_buffers(
     checkpoint: Checkpoint, saved: Mapping[str, Any], strategy: Strategy, same_layout: bool
 ) -> dict[str, str]:
-    """Return where each buffer of this rank's part was saved: by this rank, or by the first rank that had it."""
+    """Return the key of each buffer of this rank's part, as saved by this rank, or by the first rank that had it."""
     keys: dict[str, str] = {}
     this_rank = f"{rank_and_ranks()[0]}" if same_layout else ""
     matches = [match for key in saved if (match := BUFFER.fullmatch(key))]
@@ -217,7 +217,7 @@ def restore_buffers(strategy: Strategy, loaded: NamedTensors) -> None:
 
 
 def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], parameters: tuple[int, ...]) -> None:
-    """Refuse a slot of a different shape for a part of a parameter: we cannot know how to cut it."""
+    """Refuse a slot of a different shape than its parameter if that is cut over ranks: we cannot know how to cut it."""
     if shard.ranges is not None and shape not in ((), parameters):
         raise CheckpointError(
             f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such state cannot be "
@@ -234,7 +234,7 @@ def restore_optimizer(strategy: Strategy, slots: Mapping[Tensor, NamedTensors]) 
 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
-    """Restore this rank's random numbers and carried states, if it does the same part of the work as before."""
+    """Restore this rank's random numbers and carried states, if they were loaded."""
     rank_state = {key.removeprefix(_rank_prefix()): tensor for key, tensor in loaded.items()}
     if "random.cpu" in rank_state:
         torch.set_rng_state(rank_state["random.cpu"])

@@ -3,8 +3,8 @@
 Every rank writes its part into a temporary folder, which is renamed when all are done.
 
 With `BackgroundSaver`, `torch.distributed.checkpoint.async_save` does this while training continues. It first copies
-the state, which takes a moment; then a thread of each rank writes the copy to disk, hashes it, and renames the folder.
-The next save waits for the last one; so does the end of the run. A rank needs memory for the copy.
+the state, which takes a moment and memory; then a thread on each rank writes the copy to disk and hashes it, and rank 0
+renames the folder. The next save waits for the last one, and so does the end of the run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint into `folder`, remove all but the last `keep`, and return its path. All ranks must call this.
 
-    It has a temporary name until the last byte is written, so a crash at any moment leaves the previous one to resume
-    from. With a `lock`, which rank 0 holds, nothing is written into a folder that a different job has taken over.
+    The checkpoint has a temporary name until its last byte is written, so after a crash at any moment you can resume
+    from the previous one. With a `lock`, which rank 0 holds, this refuses to write if a different job has taken over.
     """
     from course_lib.training.checkpoint import planners
 
@@ -74,12 +74,12 @@ class Save:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Inside this context, turn torch's error into a sentence, and delete the partial checkpoint."""
+        """If a write fails in this context, turn torch's error into a sentence, and delete the partial checkpoint."""
         from course_lib.training.checkpoint.planners import CheckpointException
 
         try:
             yield
-        except CheckpointException as error:  # raised on every rank, whichever failed
+        except CheckpointException as error:  # raised on every rank, no matter which one failed
             on_rank_0(lambda: shutil.rmtree(self.temporary, ignore_errors=True), self.group)
             rank, (cause, _) = next(iter(error.failures.items()))
             raise CheckpointError(
@@ -108,7 +108,7 @@ def begin_save(
     lock: WriterLock | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Save:
-    """Create the temporary folder, and agree on the checkpoint's description. The ranks then write their parts."""
+    """Create the temporary folder and the checkpoint's description. The ranks then write their parts."""
     if keep < 1:
         raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
     final = Path(folder) / f"update-{position.updates:08d}"
@@ -131,7 +131,7 @@ def _make_room(final: Path, lock: WriterLock | None) -> Path:
 
 
 def _reason(cause: BaseException) -> str:
-    """Return in a few words why something could not be written."""
+    """Return the reason for a failed write, in a few words."""
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, OSError) and cause.strerror:
@@ -154,7 +154,7 @@ def writing_into(folder: str | Path) -> Iterator[WriterLock]:
 
 
 def _sums_of_all_parts(temporary: Path, group: dist.ProcessGroup | None) -> dict[str, str]:
-    """Return the hashes of what all ranks have written, on every rank: each rank hashes its own part."""
+    """Return the hashes of all ranks' files on every rank; each rank hashes the files it wrote."""
     rank, ranks = rank_and_ranks()
     gathered: list[Any] = [None] * ranks
     local_sums = sums_of(sorted(temporary.glob(f"__{rank}_*.distcp")))
@@ -166,7 +166,7 @@ def _sums_of_all_parts(temporary: Path, group: dist.ProcessGroup | None) -> dict
 
 
 class BackgroundSaver:
-    """Saves checkpoints like `save_checkpoint`, in the background. Every rank has one, and makes the same calls.
+    """Saves checkpoints like `save_checkpoint`, in the background. Every rank has a saver and makes the same calls.
 
     At the end of a `with` block the last checkpoint is complete, even after an exception of a type in `agreed`, which
     all ranks raise together. After any other exception, we cannot know which ranks to wait for.
@@ -234,14 +234,14 @@ def _finish(save: Save, writing: Any) -> Path:
 def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     """Load the latest checkpoint in `folder` into `strategy`, and return the checkpoint's description.
 
-    With the same layout, training then continues as if it had never stopped, bit for bit (on a GPU, as far as its
-    kernels are deterministic). With torch's DDP on three or more ranks, run one step *before* the load: DDP reorders
-    its messages after its first step, and with them the order in which three numbers are added.
+    With the same layout, training then continues as if it had never stopped, bit for bit (on a GPU, if its kernels are
+    deterministic). With torch's DDP on three or more ranks, run one step *before* the load: DDP reorders its messages
+    after the first step, which changes the order in which it adds three or more numbers.
 
-    If a checkpoint is damaged, a warning names it, and the one before it is loaded.
+    If the latest checkpoint is damaged, you get a warning, and the one before it is loaded.
 
-    With a different layout, every rank keeps its current random numbers, and a carried state starts at zero. If each
-    rank had its own version of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
+    With a different layout, every rank keeps its current random numbers, and a carried state starts at zero. If the
+    ranks had different versions of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
     optimizer's.
     """
     from course_lib.training.checkpoint import planners
