@@ -101,7 +101,7 @@ def test_neighbors_that_are_not_linked_are_found(tmp_path):
     alone = markdown("# 01 · Middle\n\n**Time**: 5 minutes. **After**: [zero](00_first.ipynb)")
     assert read(tmp_path, section(), first=alone) == [
         "cell 0: does not link the lesson before: **Before**: [..](00_first.ipynb)",
-        "cell 0: **After** links 00_first.ipynb and not 02_last.ipynb",
+        "cell 0: **After** links to 00_first.ipynb, not to 02_last.ipynb",
     ]
 
 
@@ -111,7 +111,7 @@ def test_missing_sources_are_found(tmp_path):
     assert count == "cell 2: 1 sources: a reader wants 3 to 6"
     assert bare.startswith("cell 2: a source without a link, or without what it adds: '[A paper]")
     (other,) = read(tmp_path, section(), sources=markdown("## Recap\n<small>2 minutes</small>"))
-    assert other == "cell 2, line 1: the last section is 'Recap' and not 'Where this comes from'"
+    assert other == "cell 2, line 1: the last section is 'Recap', not 'Where this comes from'"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_the_page_of_a_class_names_whom_to_look_at():
     assert re.search(r"dan</bdi></a>: 02\.2 \(equal shares\)", text)
     assert re.search(r"fay</bdi></a>: 02_ddp \(the whole notebook\)", text)
     assert re.search(r"hal</bdi></a>: There is no notebook\.", text)
-    assert re.search(r"as it was given out</b>: 1</summary>.*\n<ul><li><a [^>]*><bdi>gus<", text)
+    assert re.search(r"Handed in unchanged</b>: 1</summary>.*\n<ul><li><a [^>]*><bdi>gus<", text)
 
 
 def test_a_student_is_told_what_was_right_what_was_wrong_and_what_is_flagged():

@@ -168,7 +168,7 @@ def test_the_ranks_read_every_byte_of_a_folder_once(tmp_path: Path, monkeypatch:
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     assert "there is no such file or folder" in read_share(str(tmp_path / "missing"), 0, 1).trouble
-    assert "holds nothing" in read_share(str(tmp_path), 0, 1).trouble
+    assert "has no data" in read_share(str(tmp_path), 0, 1).trouble
 
 
 def turns_on_one_gpu() -> tuple[float, float]:

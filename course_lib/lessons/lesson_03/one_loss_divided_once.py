@@ -98,7 +98,7 @@ def _sums(cells: Tensor, mask: Tensor) -> Tensor:
 @observed
 def is_a_constant_if_empty(case: Case, values: list) -> bool:
     """A rank without steps that count returns a number that no weight leads to, so `backward()` raises there. The sum
-    over no steps is 0, too, and it has a graph: `losses[mask].sum()`.
+    over no steps is 0, too, and it has a graph: `losses.masked_fill(~mask, 0).sum()`.
     """
     constant = [not isinstance(value["gradients"], Tensor) for value in values]
     return any(constant) and constant == [not mask.any() for mask in case.inputs["mask"]]
@@ -136,7 +136,7 @@ def has_divided_by_nothing(case: Case, values: list) -> bool:
 
 def has_let_padding_in(case: Case, values: list) -> bool:
     """One bad cell of padding spoils the result: you add it, or multiply it by a mask of 0. Zero times nan is nan, and
-    so is zero times infinity. Select the steps that count, `losses[mask]`, instead of multiplying the others by 0.
+    so is zero times infinity. Put zeros there, `losses.masked_fill(~mask, 0)`, instead of multiplying by 0.
     """
     found = _mean(values, "losses"), _mean(values, "gradients")
     return not case.inputs["rest"].isfinite().all() and not all(number.isfinite() for number in found)
@@ -215,7 +215,7 @@ def has_never_divided(case: Case, values: list) -> bool:
 
 def has_hidden_the_padding(case: Case, values: list) -> bool:
     """The loss is right, but its gradient has the padding's in it: you overwrote the padding where autograd doesn't see
-    it (`.data`, `detach()`, `no_grad()`). Select the steps that count, `losses[mask]`.
+    it (`.data`, `detach()`, `no_grad()`). Use `losses.masked_fill(~mask, 0)`.
     """
     loss_is_right = differs(_mean(values, "losses"), expected(case)["losses"]) is None
     return loss_is_right and has_added_the_padding(case, values)
