@@ -100,7 +100,7 @@ def test_minutes_that_are_missing_or_do_not_add_up_are_found(tmp_path):
 def test_neighbors_that_are_not_linked_are_found(tmp_path):
     alone = markdown("# 01 · Middle\n\n**Time**: 5 minutes. **After**: [zero](00_first.ipynb)")
     assert read(tmp_path, section(), first=alone) == [
-        "cell 0: does not link the lesson before: **Before**: [..](00_first.ipynb)",
+        "cell 0: does not link to the lesson before it: **Before**: [..](00_first.ipynb)",
         "cell 0: **After** links to 00_first.ipynb, not to 02_last.ipynb",
     ]
 

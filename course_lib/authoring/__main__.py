@@ -15,7 +15,7 @@ from course_lib.course_files import BadNotebook, read
 COMMANDS = {
     "refresh": "run notebooks and store their outputs, unless the machine is busy",
     "exercises": "run solutions, and create the exercises from them",
-    "slides": "mark the cells in lessons that begin a slide",
+    "slides": "mark which cells of each lesson begin a slide",
     "read": "read lessons as a critical reader does, and report what is missing or wrong; nothing is run",
 }
 

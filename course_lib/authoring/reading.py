@@ -161,7 +161,7 @@ def missing_neighbors(lesson: Lesson) -> Iterator[Finding]:
     for word, name in neighbors.items():
         link = re.search(rf"\*\*{word}\*\*:\s+\[[^\]]+\]\(([^)]+)\)", source(lesson.cells[0]))
         if name and not link:
-            yield lesson.finding(0, 0, f"does not link the lesson {word.lower()}: **{word}**: [..]({name})")
+            yield lesson.finding(0, 0, f"does not link to the lesson {word.lower()} it: **{word}**: [..]({name})")
         elif name and link and link[1] != name:
             yield lesson.finding(0, 0, f"**{word}** links to {link[1]}, not to {name}")
 

@@ -34,7 +34,7 @@ METADATA = {
 }
 
 SPANS, SECONDS = 20, 0.02
-WORK = 0.75  # the fraction of each span that a rank computes: on a shared core, the span takes longer
+WORK = 0.75  # the fraction of each span that a rank spends computing: on a shared core, the span takes longer
 MAX_LATENESS = 1.10  # sleeping and waking up also take a little time
 
 

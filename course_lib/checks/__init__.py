@@ -55,7 +55,7 @@ def check(number: str, answer: Any) -> Report:
 def check_notebook(path: str) -> bool:
     """Check every answer in an exercise notebook and return whether all passed.
 
-    If a cell raises, only the names it defines are missing. Raises `BadNotebook` if the file is not such a notebook.
+    If a cell raises, only the names it defines are missing. Raises `BadNotebook` if it is not an exercise notebook.
     """
     from course_lib.checks.notebooks import BadNotebook, read, run_cells
 

@@ -1,4 +1,4 @@
-"""`predict` asks before a run; `reveal` then shows your answer, the result, and the misconception behind a wrong one.
+"""`predict` asks before a run; `reveal` then shows your answer, the result, and the misconception if you were wrong.
 
 Nothing waits for an answer: to skip a question, run the next cell. The question is a separate output and stays in
 the notebook. The buttons below it disappear once you click one, or once the run has revealed the result.
@@ -32,7 +32,7 @@ def predict(number: str, answer: Any = None) -> None:
     elif in_notebook():
         offer(prediction, partial(_keep, prediction), wording.call_of(prediction))
     else:
-        print(f"{wording.question_text(prediction)}\nAnswer with {wording.call_of(prediction)}, or go on without.")
+        print(f"{wording.question_text(prediction)}\nAnswer with {wording.call_of(prediction)}, or skip it.")
 
 
 def reveal(number: str, came_out: Any) -> None:

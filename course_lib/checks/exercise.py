@@ -71,7 +71,7 @@ class Exercise:
     errors: Mapping[str, str] = field(default_factory=dict)  # part of an exception's text -> its cause
     costs: Callable[[Case, list[Any]], list[Cost]] | None = None  # called once `judge` accepts the values
     read_in: str = ""  # the lesson with that section, if it's a different one
-    read_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # lesson and section of parts that differ
+    read_for: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # part -> lesson and section, if different
     hanging: Callable | None = None  # a wrong answer that hangs, for the tests
     timeout: float = 2.5
     modules: tuple[str, ...] = ()  # slow imports that its ranks need
@@ -129,7 +129,7 @@ def differs(value: Any, right: Any, name: str = "", *, exact: bool = False) -> s
     """Return how `value` differs from `right`, as a sentence, or None if it doesn't.
 
     A list equals a tuple, a number equals a one-element tensor, and floating-point dtypes are interchangeable: a value
-    that is right to the precision of float32 is right. `exact` requires the same type and float64's precision.
+    only has to be right to float32 precision. `exact` requires the same type and float64 precision.
     """
     label = f"{name} " if name else ""
     if isinstance(right, (list, tuple)):

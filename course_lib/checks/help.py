@@ -29,8 +29,8 @@ def hint_box(exercise: Exercise) -> tuple[str, str]:
     last = ""
     if taken == len(exercise.hints):
         call = f"solution({exercise.number!r})"
-        lines.append(f"That was the last hint. After a try of your own, {call} shows ours.")
-        last = f"<p>That was the last hint. After a try of your own, <code>{call}</code> shows ours.</p>"
+        lines.append(f"That was the last hint. Once you have tried it yourself, {call} shows our answer.")
+        last = f"<p>That was the last hint. Once you have tried it yourself, <code>{call}</code> shows our answer.</p>"
     head = f"Hint {taken} of {len(exercise.hints)} for {exercise.number}"
     html = box("neutral", head, f"<ol>{items}</ol>{last}", f"Hints for exercise {exercise.number}")
     return html, "\n".join(lines)

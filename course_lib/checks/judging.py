@@ -22,26 +22,26 @@ NEW_GROUPS = (
     "every group, in the same order."
 )
 OWN_GROUPS = (
-    " If the groups are your own: every rank calls `new_group` for every group, in the same order, even for those it "
-    "is not in."
+    " If you create the groups yourself: every rank calls `new_group` for every group, in the same order, even for "
+    "those it is not in."
 )
 UNPROVEN = "A single case can't prove it, but this may be the cause. "
 REMEMBERS = (
     "By itself, this call gives the right result; after other calls in the same process, it gives a wrong one. So your "
-    "function keeps something from one call to the next: in a global variable, in an attribute, in a cache, or in a "
+    "function keeps state between calls: in a global variable, in an attribute, in a cache, or in a "
     "default argument such as `seen={}`, which is created only once. Create what a call needs inside the function."
 )
 MOST_TRIED = 4  # further cases to try, to see whether a second one shows the same mistake
 IN_FLIGHT = {
     NEVER: "You begin a call and never wait for it. `isend`, `irecv` and a collective with `async_op=True` return at "
-    "once, before anything has arrived: a receive or a collective has filled your tensor only after `wait()`, and a "
-    "send may not even have left. Keep the handle that each call returns, and call `wait()` on every one of them.",
+    "once, before anything has arrived: your tensor holds the result only after `wait()`, and a send may not even "
+    "have left. Keep the handle that each call returns, and call `wait()` on every one of them.",
     CHANGED: "You change a tensor while a call is still using it: which numbers travel, and which are in the tensor "
     "afterwards, is a matter of luck. Between the call and `wait()`, leave the tensor alone: wait first, or work on "
     "a copy.",
     USED: "A tensor is used before it is filled. `irecv` and a collective with `async_op=True` return at once; the "
-    "numbers are there only after `wait()`. Here, the tensor holds nan until then. Call `wait()` before you compute "
-    "with it, or hand it on.",
+    "tensor holds the result only after `wait()`. Here, it holds nan until then. Call `wait()` before you compute with "
+    "it or pass it on.",
 }
 
 
@@ -56,7 +56,7 @@ def assess(
     """Judge the cases, smallest first, up to the first failure in each part, and return the report.
 
     `outcome_of(place)` returns what the answer did in that case. `again`, if given, repeats a failed case alone: an
-    answer that passes there, but fails after other calls, keeps something between calls.
+    answer that passes there, but fails after other calls, keeps state between calls.
     """
     findings: dict[str, Finding] = {}
     untried: list[str] = []
@@ -112,7 +112,7 @@ def _describe_flight(outcome: Outcome) -> str:
     fault = outcome.in_flight[0][0]
     calls = sorted({call for found, call in outcome.in_flight if found == fault})
     if fault == NEVER:
-        return f"when it has returned, ranks still have not waited for: {', '.join(calls)}"
+        return f"it returned, but ranks still had not waited for: {', '.join(calls)}"
     if fault == CHANGED:
         return f"a tensor was changed between the call and the wait: {', '.join(calls)}"
     return "its values were computed from a tensor that a call had not filled yet"
@@ -213,7 +213,7 @@ def _explain(outcome: Outcome) -> str:
     running = [rank for rank, (doing, _) in enumerate(states) if doing in ("running", "computing")]
     calls = set(waiting.values())
     if not waiting:
-        return "No rank waits for another: this is a loop that does not end, or work that takes very long."
+        return "No rank waits for another: this is a loop that does not end, or work that takes a very long time."
     if running:
         be, rest = ("is", "the others") if len(running) == 1 else ("are", "others")
         return (
@@ -233,7 +233,7 @@ def _all_alike(call: str) -> str:
     if call in ("send", "isend"):
         return (
             "Every rank waits in its send: a send may wait until somebody receives the message, and no rank gets as "
-            "far as its receive. Begin the send without waiting (`dist.isend`), receive, and wait for it at the end."
+            "far as its receive. Start the send without waiting (`dist.isend`), receive, then wait for the send."
         )
     return (
         "Every rank waits for a message that its sender has not sent to it. Every receive needs one send, from the "
@@ -267,9 +267,9 @@ def _not_all_there(waiting: dict[int, str], returned: list[int], outcome: Outcom
         called = " or ".join(calls) or "a collective"
         return (
             f"{_ranks(returned, 'has', 'have')} returned, and {_ranks(sorted(waiting), 'waits', 'wait')} in {called} "
-            "for a call that will not come. Every rank of a group makes every call, equally often: look for an `if`, a "
-            "loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add still makes "
-            "the call.)" + OWN_GROUPS * (len(groups) > 1)
+            "for a call that will not come. Every rank of a group makes every call the same number of times: look for "
+            "an `if`, a loop or a `return` that depends on what only one rank knows. (A rank that has nothing to add "
+            "still makes the call.)" + OWN_GROUPS * (len(groups) > 1)
         )
     if len(calls) == 1 and len(groups) == 1:
         return f"All ranks are in {calls[0]}, but not in the same one: some have called it more often than others."

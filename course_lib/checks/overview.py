@@ -80,7 +80,7 @@ class Overview:
             if exercise := each.unsolved:
                 heading = f"{exercise.number} {exercise.title}"
                 return f"exercise {heading}", address(number, heading, folder="exercises")
-        return "nothing: you have been through it all", ""
+        return "nothing: you have done it all", ""
 
     def __str__(self) -> str:
         lines = []

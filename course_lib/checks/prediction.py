@@ -148,7 +148,7 @@ def _prediction(table: Any, where: str) -> Prediction:
 
 
 def _choice(table: Any, typed: bool, where: str) -> Choice:
-    """Return a choice. The text of a typed number is the number; a wrong choice without a value has the value None."""
+    """Return a choice. A typed choice's text is its number; a wrong choice without a value has the value None."""
     check_table(table, CHOICE, ["why", "value" if typed else "says"], where)
     if "believes" not in table:
         check_table(table, CHOICE, ["value"], where)

@@ -55,7 +55,7 @@ def on_last(value: Any, rank: int, ranks: int) -> Any:
 
 
 def keep(value: Any, place: int) -> Any:
-    """Return a list, tuple or tensor with only the item at one place; the others are hollow."""
+    """Return a list, tuple or tensor with only the item at index `place`; the others are hollow."""
     if isinstance(value, Tensor):
         kept = torch.zeros_like(value)
         kept[place] = value[place]

@@ -10,7 +10,7 @@ from course_lib.events import publish
 
 # The kind of failure, if the cause is unknown. Failures of a kind share one wording, so the class can count them.
 KINDS = {
-    "returned": "It returns other values",
+    "returned": "It returns the wrong values",
     "stuck": "Its ranks wait for each other",
     "slow": "It takes too long",
     "differ": "Its ranks call different collectives",

@@ -39,7 +39,7 @@ def read_exercises(path: Path) -> list[dict[str, Any]]:
 
 
 def read_tables(path: Path, name: str) -> list[tuple[Any, str]]:
-    """Return the `[[name]]` tables of a file, the only ones it may have, each with its place for error messages."""
+    """Return the `[[name]]` tables of a file, the only ones it may have, each with its location for error messages."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -59,7 +59,7 @@ def _exercise(table: Any, where: str) -> dict[str, Any]:
     _check_values(table.get("read_for", {}), list, f"{where}, read_for")
     for part, section in table.get("read_for", {}).items():
         if part not in table["parts"] or [type(each) for each in section] != [str, str]:
-            raise ValueError(f"{where}, read_for, {part}: give a part of the exercise its lesson and section")
+            raise ValueError(f"{where}, read_for, {part}: map a part of the exercise to its lesson and section")
     return {
         **table,
         "hints": tuple(map(one_line, table["hints"])),

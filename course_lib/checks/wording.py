@@ -1,6 +1,6 @@
 """The texts of a prediction: the question, and after the run the answer, the result and the misconception.
 
-Each exists twice: as text, and as the HTML of a box.
+Each comes in two forms: plain text, and the HTML of a box.
 """
 
 from __future__ import annotations

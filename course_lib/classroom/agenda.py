@@ -79,7 +79,7 @@ class Day:
         return True
 
     def without_crumbs(self) -> list[Item]:
-        """Move the last break forward until what follows it is worth coming back for.
+        """Move the last break earlier until what follows it is worth coming back for.
 
         If that is impossible, remove exercises instead. Returns the removed exercises.
         """
@@ -167,10 +167,10 @@ def lessons_from(text: str) -> list[str]:
         parts = re.fullmatch(r"\s*(\d{1,2})(?:-(\d{1,2}))?\s*", word, re.ASCII)
         first, last = (part.zfill(2) for part in (parts[1], parts[2] or parts[1])) if parts else ("", "")
         if first not in known or last not in known:
-            raise BadAgenda(f"{text}: give lessons like 00-07 or 00,02,06; there are {', '.join(known)}")
+            raise BadAgenda(f"{text}: give lessons like 00-07 or 00,02,06; the lessons are {', '.join(known)}")
         found += [lesson for lesson in known if first <= lesson <= last]
     if len(set(found)) < len(found) or not found:
-        raise BadAgenda(f"{text}: give each lesson once, and a range from its first to its last, like 00-07")
+        raise BadAgenda(f"{text}: give each lesson once, and write ranges from first to last, like 00-07")
     return found
 
 

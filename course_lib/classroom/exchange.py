@@ -150,7 +150,7 @@ class Collected:
 
     def __str__(self) -> str:
         count = sum(map(len, self.taken.values()))
-        lines = [f"Gathered: {_counted(count, 'notebook')} of {_counted(len(self.taken), 'student')}"]
+        lines = [f"Collected: {_counted(count, 'notebook')} from {_counted(len(self.taken), 'student')}"]
         lines[0] += f"; {self.same} more were already here" if self.same else ""
         if self.newer_here:
             lines.append(f"Not replaced, because your copy is newer: {', '.join(self.newer_here)}")
@@ -166,7 +166,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
     Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
-    Without `lessons`, a lesson that no student has handed in does not count as missing: it may not be released yet.
+    Without `lessons`, a lesson that no student has handed in does not count as missing: it may be unreleased.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")

@@ -30,7 +30,7 @@ LONGEST_QUESTION = 280  # characters of a learner's question
 MOST_IN_A_MESSAGE = 500  # events
 LARGEST_MESSAGE = 1 << 20  # bytes
 
-# Limits per learner and in total. In a class of two days, each learner sends a few hundred events.
+# Limits per learner and in total. In a two-day class, each learner sends a few hundred events.
 EVENTS_A_SECOND, BURST = 40, 1000  # after the burst, events are accepted at this rate
 BYTES_A_SECOND, BURST_OF_BYTES = 64 << 10, 2 << 20  # and so are the bytes of their messages
 MOST_EVENTS = 10_000  # per learner

@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The command that `course agenda --plan` stands for, to start from if your hours differ."""
+        """The command that `course agenda --plan` is short for, as a starting point if your hours differ."""
         words = f"course agenda --days {self.days} --from {clock(self.begin)} --until {clock(self.until)} "
         return f"{words}--lessons {self.lessons} --exercises {self.exercise_minutes}{' --weekly' * self.weekly}"
 

@@ -24,7 +24,7 @@ def check_at_least(least: int, problem: str, **arguments: int) -> None:
 
 def check_rank(rank: int, ranks: int) -> None:
     """Raise ValueError unless the rank is from 0 to ranks - 1."""
-    check_at_least(1, "data is shared among at least one rank", ranks=ranks)
+    check_at_least(1, "data needs at least one rank", ranks=ranks)
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank}: with ranks={ranks}, give a rank from 0 to {ranks - 1}")
 
@@ -164,7 +164,7 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
     step counts.
     """
     if not sequences:
-        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of a different batch")
+        raise ValueError("there is no sequence to pad: for an empty batch, take rows([]) of another batch")
     lengths = [len(sequence) for sequence in sequences]
     if masks is None:
         masks = [torch.ones(length, dtype=torch.bool, device=sequences[0].device) for length in lengths]
@@ -179,7 +179,7 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
 def pack(batch: Batch) -> PackedSequence:
     """Return the valid steps of the inputs, without the padding, in a form that `torch.nn.LSTM` accepts."""
     if not batch.sequences or int(batch.lengths.min()) < 1:
-        raise ValueError("torch packs only sequences of at least one step: select rows that have any, or skip it")
+        raise ValueError("torch packs only sequences of at least one step: select rows with a step, or skip the batch")
     return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
 
 

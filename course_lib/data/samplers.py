@@ -35,7 +35,7 @@ class Batches:
         raise NotImplementedError
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, which sets the order: different for each epoch, the same on every rank."""
+        """Set the epoch, which determines the order: different for each epoch, the same on every rank."""
         check_at_least(0, "epochs count from 0", epoch=epoch)
         self.epoch = epoch
 
@@ -56,7 +56,7 @@ class Batches:
 class ShardedBatches(Batches):
     """Lists of indices for one rank: `batch_size` examples over all ranks, regardless of their lengths.
 
-    Every example comes exactly once per epoch. The last global batch may be smaller, and a rank's part of it empty.
+    Every example appears exactly once per epoch. The last global batch may be smaller, and a rank's part of it empty.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Load:
     tokens: int
     cells: int  # tokens and padding
     balance: float  # the work of the most loaded rank in each update, relative to the mean over ranks; 1 is perfect
-    mixing: float  # the share of the lengths' variance within batches: 1 if random, 0 if a batch has one length
+    mixing: float  # the share of the lengths' variance within batches: 1 if random, 0 if each batch has one length
 
     @property
     def padding(self) -> float:

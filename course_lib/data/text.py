@@ -1,7 +1,7 @@
 """Text as numbers: a corpus that needs no download, its sentences, and streams for training with a carried state.
 
-A text may be split over many files. A job has ranks x `DataLoader` workers readers, and each one reads only its share
-of the files. One small function decides which reader reads which file.
+A text may be split over many files. A job has one reader per `DataLoader` worker on each rank, and each one reads only
+its share of the files. One small function decides which reader reads which file.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Corpus:
             raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_file") from error
         _check_limit(limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
-        # With the lines under titles and in tables, a dash would be the most frequent word.
+        # If we left in the lines under titles and in tables, a dash would be the most frequent word.
         return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
 
     @classmethod
@@ -203,7 +203,7 @@ def open_text(path: Path) -> Iterator[TextIO]:
     except UnicodeDecodeError:
         raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
     except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you may read") from error
+        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from error
 
 
 def _read(path: Path, limit: int | None) -> str:
@@ -274,7 +274,8 @@ class ShardedText(IterableDataset):
         reader, readers = self.reader(self.rank, self.ranks)
         if readers > len(self.files):
             raise ValueError(
-                f"{len(self.files)} files for {readers} readers (ranks x workers): write more, or use fewer workers"
+                f"{len(self.files)} files for {readers} readers (ranks x workers): write more files, or use "
+                "fewer workers"
             )
         for file in self.files[reader::readers]:
             content = Path(file).read_bytes()

@@ -96,7 +96,7 @@ def pieces_of(
 
 
 def _part_of(unfinished: str, chunk: int) -> tuple[str, str]:
-    """Split an unfinished sentence into a part to yield and a rest to keep, because the last word may continue."""
+    """Split an unfinished sentence into a part to yield and a remainder to keep, because the last word may continue."""
     if len(unfinished) <= chunk:
         return "", unfinished
     last_space = max(unfinished.rfind(space) for space in " \n\t")
@@ -191,7 +191,7 @@ def sequences_of(sentences: numpy.ndarray, longest: int = LONGEST) -> tuple[nump
     """Return (starts, steps) of the sequences to train on, from the number of tokens in each sentence.
 
     A sentence of n tokens has n - 1 steps. If it has more than `longest`, it becomes several sequences; each starts
-    with the last target of the one before, so no step is lost. A sentence of one token has no steps.
+    with the last target of the previous one, so no step is lost. A sentence of one token has no steps.
     """
     begins, steps = numpy.cumsum(sentences) - sentences, numpy.maximum(sentences - 1, 0)
     pieces = -(-steps // longest)
@@ -245,7 +245,7 @@ def _make(path: Path, final: Path, most_common: int | None, show: ShowBytes | No
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Rename the folder. If a different process was faster, keep its copy, unless that is damaged."""
+    """Rename the folder. If another process was faster, keep its copy unless it is damaged."""
     try:
         temporary.rename(final)
     except OSError as error:

@@ -53,7 +53,7 @@ class Child:
     def do(self, task: Callable[..., Any], *args: Any) -> Any:
         """Run `task(*args)` in the child and return its result as plain data.
 
-        Raises `BadNotebook` if the task does, `ChildFailed` if it fails otherwise, `CancelledError` on `stop`.
+        Raises `BadNotebook` if the task does, `ChildFailed` if it fails in any other way, `CancelledError` on `stop`.
         """
         if self.stop.is_set():
             raise CancelledError

@@ -65,7 +65,7 @@ def grade(
         protection.say_what_is_missing()
         sandbox.allow_many_files()
         for folder in filter(sandbox.shows, map(Path, (submissions, out))):
-            raise BadSubmissions(f"{folder}: every submission can read what lies there; use another place")
+            raise BadSubmissions(f"{folder}: every submission could read what is in it; use another folder")
     secret = secret_of_class(Path(out)) if seed is None else secret_of_number(seed)
     grader = Grader(Path(out), secret=secret, sandboxed=not no_sandbox, jobs=jobs)
     records = grader.merged(handed) if merge else grader.grade(handed, again=again, flagged=flagged)
@@ -146,8 +146,8 @@ class Grader:
             record = found.get((each.student, each.notebook))
             if record is None or record.key != self._key_of(each):
                 raise BadSubmissions(
-                    f"{each.student}: {each.notebook or 'the folder'} is not in the parts as it is now: it was handed "
-                    "in or changed after its part was graded. Run that part again, then merge"
+                    f"{each.student}: the current version of {each.notebook or 'the folder'} is not in the parts: it "
+                    "was handed in or changed after its part was graded. Run that part again, then merge"
                 )
             records.append(record)
         return records

@@ -57,7 +57,7 @@ def read_parts(out: Path, checks: str) -> dict[tuple[str, str], Record]:
     counts = sorted({part.of for part, _, _ in read.values()})
     if len(counts) > 1:
         told = ", ".join(map(str, counts))
-        raise BadSubmissions(f"{out / FOLDER} has parts of {told}: remove all files except those of one division")
+        raise BadSubmissions(f"{out / FOLDER} mixes divisions into {told} parts: keep only the files of one of them")
     missing = sorted(set(range(1, counts[0] + 1)) - {part.number for part, _, _ in read.values()})
     if missing:
         raise BadSubmissions(f"part {Part(missing[0], counts[0])} is missing: grade it with --part, then merge again")

@@ -98,7 +98,7 @@ def write_platform_table(records: list[Record], platform: str, out: Path, studen
     path = out / f"{platform}.csv"
     write_whole(path, text)
     told = f"{path}: ready for {platform.title()}"
-    return f"{told}; without {', '.join(unknown)}: no single row there has that name" if unknown else told
+    return f"{told}; without {', '.join(unknown)}: that name does not match exactly one row there" if unknown else told
 
 
 def _rows(

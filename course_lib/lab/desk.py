@@ -118,7 +118,7 @@ def write_to_desk(path: Path, content: bytes) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise BadDesk(f"{path} cannot be written: {error.strerror}; what you wrote is as it was") from error
+        raise BadDesk(f"{path} cannot be written: {error.strerror}; your work is unchanged") from error
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -151,12 +151,12 @@ class Report:
             yield f"New: {', '.join(self.added)}"
         quiet = [path for path, count in self.renewed.items() if not count and path not in self.kept_beside]
         if quiet:
-            yield f"Renewed: {', '.join(quiet)}"
+            yield f"Updated: {', '.join(quiet)}"
         for path, count in self.renewed.items():
             if path in self.kept_beside:
-                yield f"Renewed: {path}; what you had is kept in {self.kept_beside[path]}{_and_cells(count)}"
+                yield f"Updated: {path}; your old version is kept in {self.kept_beside[path]}{_and_cells(count)}"
             elif count:
-                yield f"Renewed: {path}, with your {_cells(count)} in it"
+                yield f"Updated: {path}, with your {_cells(count)} in it"
         for path in self.retained:
             yield f"No longer in the course: {path}; it stays, because you have changed it"
         if self.waiting:

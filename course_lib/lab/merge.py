@@ -197,7 +197,7 @@ def _pairs_of_versions(before: list[LaidOut], now: list[LaidOut]) -> dict[int, i
     """Match the cells of an older version of the course with those of a newer one.
 
     Ids do not help: they are numbers, and an added cell shifts all those below it. A cell whose text has changed is
-    found by its place between two unchanged ones.
+    found by its position between two unchanged ones.
     """
     pairs = _pairs(before, now, "name", "hash")
     used, start = set(pairs.values()), 0

@@ -25,7 +25,7 @@ SECONDS = 86_400.0 + 1_237.0  # between two processes' clocks: far more than in 
 def as_process(number: int, answer: Any) -> Iterator[None]:
     """Let this thread see the hashes, process ids, clock and host name of process `number`; 0 is the process itself.
 
-    `answer` is the function to be called. Names that its module imported, as in `from time import time`, change, too.
+    `answer` is the function to call. Names that its module imported, as in `from time import time`, are patched, too.
     """
     me, found = threading.get_ident(), hash
 

@@ -28,8 +28,8 @@ NO_MEAN_OF_NOTHING = (
     "has a sum of 0 and a count of 0, and those can be added up."
 )
 COUNTED_ON_EVERY_STAGE = (
-    "The gradient is too small by the number of stages. This is what you get if the count is added up once for each "
-    "stage: every stage of a replica knows the replica's count. Add it up over the replicas only."
+    "The gradient is too small by a factor of the number of stages. This is what you get if you add up the count once "
+    "for each stage: every stage of a replica has the replica's count. Add it up over the replicas only."
 )
 GRADIENT_STOPS = (
     "The outputs are right, but the gradient stops at every cut: this is truncated backpropagation. The gradient of a "
@@ -40,18 +40,18 @@ GRADIENT_OF_ONE_HALF = (
     "both have a gradient."
 )
 CHANGES_WHAT_IT_WAS_GIVEN = (
-    "You change what you were given: `sort`, `pop`, `+=` or an in-place copy changes the caller's object, and its next "
-    "user finds different values. Work on a copy, or make a new object."
+    "You change what you were given: `sort`, `pop`, `+=` or an in-place copy changes the caller's object, and "
+    "whoever uses it next finds different values. Work on a copy, or make a new object."
 )
 STRETCHED = "A gradient below the limit is scaled up to it. Clipping only ever shrinks: the factor is never above 1."
 CLIPPED_EACH_NUMBER = (
     "The gradient is clipped number by number, as `clip_grad_value_` does: every single number above the limit is cut "
-    "off and the others stay, so the gradient changes its direction. Clipping by the norm multiplies all numbers by "
+    "down to it and the others stay, so the gradient changes direction. Clipping by the norm multiplies all numbers by "
     "the same factor."
 )
 CLIPPED_BY_ITS_OWN_NORM = (
-    "Each stage is clipped by its own norm, so the stages shrink by different factors and the gradient changes its "
-    "direction. Use the norm of the whole model: the stages of a replica add up their squares."
+    "Each stage is clipped by its own norm, so the stages shrink by different factors and the gradient changes "
+    "direction. Use the norm of the whole model: the stages of a replica add up the squares of their norms."
 )
 
 A_BARRIER = (
@@ -59,8 +59,8 @@ A_BARRIER = (
     "message is enough: the rank that receives one knows that it was sent."
 )
 A_SHORTER_DTYPE = (
-    "What you were given is float64, but the result has only the digits of float32: one of your tensors has a shorter "
-    "dtype, as `torch.zeros(n)` has by default. Make your tensors with the dtype of what you were given, as "
+    "The inputs are float64, but the result has only the digits of float32: one of your tensors has a lower-precision "
+    "dtype, as `torch.zeros(n)` does by default. Create your tensors with the dtype of the inputs, as "
     "`torch.zeros_like` does."
 )
 
@@ -101,7 +101,7 @@ def ahead_of_waits(symptom: Symptom) -> Symptom:
 
 
 def over_budget(judge: Judge, costs: Costs, case: Case, values: list[Any], *places: int) -> bool:
-    """Return whether an answer is right but over budget in the costs at these `places` (default: in any cost)."""
+    """Return whether an answer is right but over budget in the costs at these indices (`places`; default: any)."""
     if judge(case, values):
         return False
     spent = costs(case, values)

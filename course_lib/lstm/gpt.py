@@ -112,7 +112,7 @@ def gpt_model(
 ) -> SequenceModel:
     """Return a GPT with `layers` blocks. Takes the arguments of `lstm_model`, and `heads`, a divisor of `hidden`."""
     if (features is None) == (vocabulary is None):
-        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
+        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, but not both")
     if min(hidden, layers, heads) < 1:
         raise ValueError(f"hidden={hidden}, layers={layers}, heads={heads}: a model needs at least one of each")
     if problem := needs_hidden(hidden, heads):
@@ -123,6 +123,6 @@ def gpt_model(
 
 
 def needs_hidden(hidden: int, heads: int) -> str:
-    """Return the error if `hidden` numbers cannot be divided in pairs among `heads`; empty if they can."""
+    """Return an error message if `hidden` cannot be divided into pairs among `heads`, else an empty string."""
     even = hidden % (2 * heads) == 0
     return "" if even else f"hidden={hidden}: a GPT with {heads} heads needs a multiple of {2 * heads}"

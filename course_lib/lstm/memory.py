@@ -26,7 +26,7 @@ NUMBERS_PER_UNIT = 7
 class BlockSize:
     """A block takes `inputs` numbers (or one of `inputs` tokens) per step and sequence, and outputs `width` numbers.
 
-    `kind` is embedding, lstm or projection, or the name of a different type, whose parameters are `counted`.
+    `kind` is embedding, lstm or projection, or the name of any other type, whose parameters are `counted`.
     """
 
     kind: str

@@ -5,8 +5,8 @@ step of each sequence. State is never hidden inside a module: the caller passes 
 so that a sequence can run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
 
 Losses are sums with counts. Means don't add up: the mean of two ranks' means is not the mean over their tokens, unless
-both have equally many. Sums and counts do add up, over micro-batches, time chunks, ranks and stages. We divide once, at
-the very end, by the global count.
+both have the same number. Sums and counts do add up, over micro-batches, time chunks, ranks and stages. We divide once,
+at the very end, by the global count.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def lstm_model(
 ) -> SequenceModel:
     """Return a model with `layers` LSTM layers. For tokens, `outputs` defaults to the size of the vocabulary."""
     if (features is None) == (vocabulary is None):
-        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, and not both")
+        raise ValueError("give features= for sequences of numbers, or vocabulary= for tokens, but not both")
     if min(hidden, layers) < 1:
         raise ValueError(f"hidden={hidden}, layers={layers}: a model needs at least one of each")
     way_in = Embed(vocabulary, hidden) if vocabulary is not None else Project(features or 0, hidden)

@@ -100,12 +100,12 @@ def jax_model(weights: Sequence[Any], inputs: Any) -> Any:
 def wavefront(weights: Sequence[Any], chunks: Any) -> Any:
     """On a device of the mesh's axis "stage": its layer over (chunks, steps, sequences, hidden), tick by tick.
 
-    In each tick a stage takes a chunk of time, the first one from the input, the others from the stage before. Returns
-    every tick's outputs, (1, ticks, steps, sequences, hidden): stage s works on chunk c in tick s + c.
+    In each tick a stage takes a chunk of time: the first stage from the input, the others from the previous stage.
+    Returns every tick's outputs, (1, ticks, steps, sequences, hidden): stage s works on chunk c in tick s + c.
     """
     import jax
 
-    layer = [weight[0] for weight in weights]  # a slice of all layers' weights, of one layer
+    layer = [weight[0] for weight in weights]  # its slice of all layers' weights: one layer
     stage, stages, count = jax.lax.axis_index("stage"), jax.lax.axis_size("stage"), len(chunks)
 
     def tick(carried: tuple, now: Any) -> tuple:

@@ -1,6 +1,6 @@
 """Communication between ranks: how fast their links are, and which collectives ran before a hang.
 
-A hang is drawn from what the flight recorders kept of it: one row per rank, one column per collective.
+A hang is drawn from the flight recorders' dumps: one row per rank, one column per collective.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ WIDE, TALL = 0.9, 0.8  # the size of a box; the distance between two boxes is 1
 
 
 class Cell(NamedTuple):
-    """A rank's call with one number, from its recorder. Without a call, `op` and `size` are empty."""
+    """One rank's call with a given sequence number, from its recorder. Without a call, `op` and `size` are empty."""
 
     state: str
     op: str = ""
@@ -124,8 +124,8 @@ Column = dict[int, Cell]  # by rank
 def collectives(dumps: Mapping[int, Mapping[str, Any]], *, group: str = "0", most: int = 6) -> Picture:
     """Draw the last `most` collectives of a process group. `dumps[rank]` is the unpickled dump of NCCL's recorder.
 
-    At the first number at which the ranks differ, a thick frame marks each rank whose call differs from the majority's,
-    or all ranks if there is no majority.
+    In the first column where the ranks differ, a thick frame marks each rank whose call differs from the majority's, or
+    all ranks if there is no majority.
     """
     members = _members(dumps, group)
     calls = {rank: _calls(dumps[rank], group) for rank in members & dumps.keys()}
@@ -159,7 +159,7 @@ def _calls(dump: Mapping[str, Any], group: str) -> dict[int, Cell]:
             continue
         if not is_nccl(entry):
             raise ValueError(
-                f"{entry['profiling_name']}: gloo doesn't record what is done; give dumps of a job over NCCL"
+                f"{entry['profiling_name']}: gloo doesn't record which calls are done; give dumps of an NCCL job"
             )
         state = DONE if entry["state"] == "completed" else WAITING
         calls[entry["collective_seq_id"]] = Cell(state, op_of(entry), ", ".join(map(str, entry["input_sizes"])))

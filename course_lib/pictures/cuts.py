@@ -237,7 +237,7 @@ def layer_by_time(layers: int, steps: int, diagonal: int | None = None) -> Pictu
     """Draw the grid: one row per layer, one column per step. Each cell shows the number of its diagonal, layer + step.
 
     A cell needs its left neighbor (the layer's state) and the one above it (the input). The framed cells of one
-    `diagonal`, by default the longest in the middle, do not depend on each other.
+    `diagonal`, by default the middle one, which is the longest, do not depend on each other.
     """
     if min(layers, steps) < 1:
         raise ValueError(f"layers={layers}, steps={steps}: a grid needs at least one of each")

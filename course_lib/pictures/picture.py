@@ -35,7 +35,7 @@ MEMORY = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#CC79A7
 BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
 LETTERS = 12  # points, the smallest letters of a picture: 12 pixels if 9 inches are 648 pixels
-SHADE = 0.7  # the brightness of a virtual stage, relative to the one before
+SHADE = 0.7  # the brightness of a virtual stage, relative to the previous one
 
 
 def colors_for(names: list[str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from course_lib.planning.simulation import (
 
 WIDTH = 9.0  # the picture's width in inches
 SPACE = 0.68  # the share of that width used for the actions
-TOUCHING = 0.13  # in narrower boxes, in inches, the numbers of neighbors would touch
+TOUCHING = 0.13  # inches; in narrower boxes, the numbers of neighbors would touch
 CHARACTER = 0.11  # the width in inches of a label's character, including its share of the margin
 TALL = 0.76  # the height of a box; a row is 1
 COST = "units"
@@ -52,7 +52,7 @@ def schedule(
     virtual stage (3v1). The later a virtual stage, the darker its boxes.
 
     With `seconds`, times are in seconds; without it, the times of a `Simulation` are in the unit of its costs. For
-    other times, give `seconds=False` and a `unit`. `idle` is the legend's word for gray. `held=False` leaves out the
+    other units, give `seconds=False` and a `unit`. `idle` is the legend's word for gray. `held=False` leaves out the
     bars.
     """
     if isinstance(actions, Schedule):
@@ -79,7 +79,7 @@ def schedule(
 
 
 def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[TimedAction], str]:
-    """Return the actions with times from the first one on, in `own_unit`, or else in seconds or milliseconds."""
+    """Return the actions with times that start at 0, in `own_unit`, or else in seconds or milliseconds."""
     start = min((box.start for box in actions), default=0.0)
     unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
     moved = [replace(box, start=(box.start - start) * scale, end=(box.end - start) * scale) for box in actions]

@@ -29,7 +29,7 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     shows exposed communication, which no computation hides.
 
     Spans that run *during* another span on the same rank are drawn at half height, so that both are visible. Messages
-    are always below.
+    are always drawn below.
     """
     spans, ranks = spans_of(run, ranks)
     start = min((span.start for span in spans), default=0.0)
@@ -131,8 +131,8 @@ CHARACTER = 0.015  # the width of a label's character, as a share of the picture
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     """Draw one row per run, all starting at zero: what `rank` computed, and below it what it communicated, if anything.
 
-    If there is room, a bar shows the label of its span: its layer or bucket. After its last layer, a backward pass that
-    only waits for messages is idle.
+    If there is room, a bar shows the label of its span: its layer or bucket. A backward pass that only waits for
+    messages after its last layer is drawn as idle.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]

@@ -60,8 +60,8 @@ def split_mlp(columns: int, ranks: int) -> Picture:
 def ring_turns(ranks: int) -> Picture:
     """Draw whose keys visit each rank of a ring, turn by turn, and which of them the rank's queries can see.
 
-    A rank's queries see all keys of earlier pieces, no keys of later pieces, and in the rank's piece half the pairs: a
-    triangle.
+    A rank's queries see all keys of earlier pieces, no keys of later pieces, and half of the pairs in the rank's own
+    piece: a triangle.
     """
     _check_ranks(ranks)
     figure = Figure(figsize=(1.5 + 1.1 * ranks, 1.1 + 0.9 * ranks), layout="constrained")

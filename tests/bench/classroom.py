@@ -72,9 +72,9 @@ def main() -> None:
     ]
     write_section(
         "Class",
-        f"Learners on real WebSockets, each sending {RATE} events a second, one in a message, from a second process on "
-        "the same machine; the instructor's page follows. From sending an event to the acknowledgement, which comes "
-        "when it is on disk; and in the server alone, from the event read to its acknowledgement. "
+        f"Learners on real WebSockets, each sending {RATE} events a second, one per message, from a second process on "
+        "the same machine, with the instructor's page open. Times run from sending an event to its acknowledgement, "
+        "which comes once it is on disk; in the server alone, from reading the event to acknowledging it. "
         f"Bad ones: {SILENT} that send and never read, "
         f"{VANISHING} that vanish without a word. Phones join by the page, with a cookie, and vote for questions that "
         "everyone sees. Lost: sent, and not acknowledged or not in the record.\n\n"

@@ -82,7 +82,7 @@ if __name__ == "__main__":
     rows = [f"| {name} | {served:.1f} | {shown:.1f} |" for name, (served, shown) in measure().items()]
     write_section(
         "Desk",
-        f"Seconds from the command, with chromium open already; of later starts the median of {ROUNDS}.\n\n"
+        f"Seconds from the command, with chromium already open; for later starts, the median of {ROUNDS}.\n\n"
         f"On {describe_machine()}.\n\n"
         "| start | until the server answers | until lesson 00 can be read |\n|---|--:|--:|\n" + "\n".join(rows),
     )

@@ -220,7 +220,7 @@ def _times(ours: dict[str, Any], theirs: dict[str, Any], at_best: dict[str, Any]
 
 def _tables(ours: dict[str, Any], theirs: dict[str, Any], at_best: dict[str, Any]) -> str:
     lines = [
-        "Ranks that stay between cells, in an IPython shell; two ranks over gloo.",
+        "Ranks that stay alive between cells, in an IPython shell; two ranks over gloo.",
         "",
         f"On {describe_machine()}.",
         "",

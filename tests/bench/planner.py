@@ -60,7 +60,7 @@ def main() -> None:
             rows.append(f"| {plan.name} | {plan.pieces} | {numbers} | {seconds / min(spent):.2f} |")
     lines = [
         f"{len(rows)} plans of 2 to 4 ranks for six layers of 4096 units on H200s and a link of 12 GB/s; paced ranks, "
-        "blocks gathered in turn. Of each number of ranks the best predicted ones, the planner's choice first, and "
+        "blocks gathered in turn. For each number of ranks: the plans predicted best, the planner's choice first, and "
         f"some of the others. Starting an action takes {overhead * 1000:.1f} ms.",
         "",
         f"On {describe_machine()}.",

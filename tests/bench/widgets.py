@@ -77,9 +77,9 @@ def main() -> None:
         for name, times in redraws().items()
     ]
     about = (
-        f"Milliseconds from a slider's move to the new picture, laid out, in JupyterLab and Chromium: of {MOVES - 1} "
-        "moves the median and the fastest tenth, for a round trip waits for whatever else the machine does; and the "
-        "CPU time of one in the kernel."
+        f"Milliseconds from a slider's move to the new picture, laid out, in JupyterLab and Chromium; of {MOVES - 1} "
+        "moves, the median and the fastest tenth, because a round trip waits for whatever else the machine does; and "
+        "the kernel's CPU time per move."
     )
     head = ["| widget | median, ms | fastest tenth, ms | kernel, ms of CPU |", "|---|--:|--:|--:|"]
     write_section("Widgets", "\n".join([about, "", f"On {describe_machine()}.", "", *head, *rows]))

@@ -186,7 +186,7 @@ def test_the_desk_follows_the_class_to_a_section_only_while_its_learner_lets_it(
     page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="6 · The library's way").wait_for()
     page.screenshot("class_called")
     assert page.axe(CLASS) == []
-    above.get_by_label("take me along").uncheck()
+    above.get_by_label("take me there automatically").uncheck()
     room.act("go", lesson="00", section="3 · A message")
     call = above.get_by_role("button", name="The class is at 00: 3 · A message")
     call.wait_for()

@@ -275,5 +275,5 @@ def _read_the_report(record: Path, folder: Path, chromium: Any) -> None:
     write_report(record, folder / "report")
     with window(chromium, viewport={"width": 1280, "height": 900}) as page:
         page.goto((folder / "report" / "index.html").as_uri())
-        page.get_by_role("heading", name="To say tomorrow").wait_for()
+        page.get_by_role("heading", name="What to say tomorrow").wait_for()
         look(page, "report", both=True)

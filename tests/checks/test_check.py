@@ -89,7 +89,7 @@ def test_after_a_hang_nobody_waits_for_the_next_one():
 
 def test_an_answer_of_another_form_is_refused_in_words(capsys):
     assert check("02.2", lambda *_: [[1, 2], None]).points == 0
-    assert "calling it, or using what it returned, ended in TypeError" in capsys.readouterr().out
+    assert "calling it, or using what it returned, raised TypeError" in capsys.readouterr().out
 
 
 def test_hints_come_one_at_a_time_and_the_solution_after_a_try(capsys):
@@ -102,7 +102,7 @@ def test_hints_come_one_at_a_time_and_the_solution_after_a_try(capsys):
         hint("02.3")
     told = capsys.readouterr().out
     assert told.endswith(
-        f"3. {hints[2]}\nThat was the last hint. After a try of your own, solution('02.3') shows ours.\n"
+        f"3. {hints[2]}\nThat was the last hint. Once you have tried it yourself, solution('02.3') shows our answer.\n"
     )
     check("02.3", lambda total, count: 0.0)
     capsys.readouterr()

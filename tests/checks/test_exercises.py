@@ -198,7 +198,7 @@ def test_the_texts_of_an_exercise_are_read_from_their_file(tmp_path):
         ('"exercise"', '"hard"', r"exercise 1 \(02.1\), level: 'hard' should be one of warm-up"),
         ('"Two"', "2", "hints, 2: 2 should be of type str"),
         ("= 1", '= "1"', "parts, small: '1' should be of type int"),
-        ('"small" = 1', '"small" = 1\n[exercise.read_for]\n"large" = ["02", "1"]', "read_for, large: give a part"),
+        ('"small" = 1', '"small" = 1\n[exercise.read_for]\n"large" = ["02", "1"]', "read_for, large: map a part"),
     ],
 )
 def test_a_fault_in_a_file_of_exercises_is_named_with_its_key(tmp_path, old, new, message):

@@ -220,7 +220,7 @@ def test_grades_do_not_lie_where_submissions_can_read(tmp_path):
     shown = Path(sys.prefix) / "grades"
     done = course("grade", tmp_path / "in", "--out", shown)
     assert (done.returncode, shown.exists()) == (2, False)
-    assert "every submission can read what lies there" in done.stderr
+    assert "every submission could read what is in it" in done.stderr
 
 
 def test_a_folder_without_submissions_gets_a_sentence(tmp_path):

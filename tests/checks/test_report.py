@@ -283,7 +283,7 @@ def passed(number: str) -> dict[str, int]:
         ("00", ["00.1", "00.2"], "lesson 01, One device: where time and memory go"),
         ("09", ["09.1", "09.2", "09.3"], "lesson 10, Other frameworks: the same LSTM in TensorFlow and in JAX"),
         ("10", ["10.1", "10.2", "10.3", "10.4"], "exercise 11.1 Replicas of a pipeline"),
-        ("12", list(exercises()), "nothing: you have been through it all"),
+        ("12", list(exercises()), "nothing: you have done it all"),
     ],
 )
 def test_progress_says_what_comes_next(capsys, progress_file, read_to, solved, says):

@@ -103,7 +103,7 @@ def test_what_is_collected_is_for_no_other_user_of_the_machine(homes, tmp_path):
 def test_whoever_is_expected_and_has_no_folder_is_named(homes, into):
     hand_in(homes / "ada")
     told = str(collect(homes, into, ["02"], expected=["ada", "grace"]))
-    assert told == "Gathered: 1 notebook of 1 student\nHanded in nothing: grace"
+    assert told == "Collected: 1 notebook from 1 student\nHanded in nothing: grace"
 
 
 def test_lessons_that_nobody_has_handed_in_are_missing_only_if_asked_for(homes, into):

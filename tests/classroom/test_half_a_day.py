@@ -144,7 +144,7 @@ def test_what_to_say_tomorrow_is_what_was_true_of_the_morning(morning):
     belief, exercise, section = points(morning[1])
     question = predictions()[SURVIVES]
     assert belief.title == next(choice.believes for choice in question.choices if choice.believes)
-    assert belief.seen.startswith(f"3 of 6 still believed this in {SURVIVES}, after 5 at first.")
+    assert belief.seen.startswith(f"3 of 6 still believed this in {SURVIVES} (5 at first).")
     assert exercise.title.startswith(f"Exercise {LONGEST},")
     assert "3 of 4 passed" in exercise.seen
     assert exercise.say == f"The most frequent mistake: {MISTAKE}"

@@ -72,7 +72,7 @@ def test_what_is_closed_is_not_answered_and_what_is_revealed_is_shown_with_its_m
 
 def test_without_a_question_or_a_class_it_is_said_what_is_the_matter(desk, capsys, say):
     class_question()
-    assert "Nothing was heard from the class yet" in capsys.readouterr().out
+    assert "Nothing has been heard from the class yet" in capsys.readouterr().out
     say()
     class_question()
     assert "not asked anything now" in capsys.readouterr().out

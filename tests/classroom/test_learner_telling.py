@@ -81,7 +81,7 @@ def test_a_failure_without_a_known_cause_is_told_by_its_kind_and_never_in_the_le
     assert mistake_of(finding(kind="raised", error="MyOwnError", text="x")) == "It raises an error"
     assert mistake_of(finding(kind="stuck")) == "Its ranks wait for each other"
     assert mistake_of(replace(finding(kind="stuck"), cause="Rank 2 waits.")) == "Its ranks wait for each other"
-    assert mistake_of(finding(kind="returned")) == "It returns other values"
+    assert mistake_of(finding(kind="returned")) == "It returns the wrong values"
     assert mistake_of(replace(finding(kind="returned"), what=TOO_MUCH)) == "It costs more than the exercise allows"
     assert mistake_of(finding(kind="missing")) == "It could not be run"
 

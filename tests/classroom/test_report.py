@@ -116,7 +116,7 @@ def test_a_question_has_before_and_after_and_the_misconception_of_every_choice(r
 def test_the_page_begins_with_the_misconception_that_most_have_kept(report):
     page = Texts((report / "index.html").read_text())
     belief = predictions()["06.2"].choices[0].believes
-    assert page.said.index("1 of 3 still believed this in 06.2, after 2 at first") < page.said.index("Misconceptions")
+    assert page.said.index("1 of 3 still believed this in 06.2 (2 at first)") < page.said.index("Misconceptions")
     charted, listed = (row for row in page.rows if row and row[0] == belief)
     assert (charted[2], listed) == ("2 → 1", [belief, "2", "1", "06.2"])
 

@@ -100,7 +100,7 @@ def test_a_data_loader_takes_it_as_batch_sampler_even_where_a_part_is_empty():
     [
         ({"size": 0}, "size=0: there must be at least one example"),
         ({"batch_size": 0}, "batch_size=0: a global batch holds at least one"),
-        ({"ranks": 0}, "ranks=0: data is shared among at least one rank"),
+        ({"ranks": 0}, "ranks=0: data needs at least one rank"),
         ({"rank": 2, "ranks": 2}, "rank=2: with ranks=2, give a rank from 0 to 1"),
         ({"rank": -1}, "rank=-1: with ranks=1"),
         ({"seed": -1}, "seed=-1: a seed is 0 or more"),

@@ -99,7 +99,7 @@ def test_what_the_learner_has_not_changed_is_renewed_by_another_start(desk, newe
     change(newer / LESSON, "#", "# Newer:")
     done = lay_out(desk, course=newer)
     assert words(desk.folder / LESSON) == words(newer / LESSON)
-    assert str(done) == f"Renewed: {LESSON}"
+    assert str(done) == f"Updated: {LESSON}"
     assert str(lay_out(desk, course=newer)) == "The desk is up to date."
 
 
@@ -114,7 +114,7 @@ def test_an_update_keeps_the_answer_and_renews_the_text(desk, newer):
     change(desk.folder / EXERCISE, stub, "def average_gradients(model): ...")
     change(newer / EXERCISE, "## 02.1", "## Newer 02.1")
     done = lay_out(desk, update=True, course=newer)
-    assert str(done) == f"Renewed: {EXERCISE}, with your cell in it"
+    assert str(done) == f"Updated: {EXERCISE}, with your cell in it"
     assert words(desk.folder / EXERCISE) == words(newer / EXERCISE).replace(stub, "def average_gradients(model): ...")
     assert str(lay_out(desk, update=True, course=newer)) == "The desk is up to date."
 
@@ -126,7 +126,7 @@ def test_what_both_have_changed_is_kept_beside_and_a_second_time_too(desk, newer
         change(newer / LESSON, "#", f"# Newer{again}:")
         done = lay_out(desk, update=True, course=newer)
         beside = LESSON.replace(".ipynb", f" (yours{again}).ipynb")
-        assert str(done) == f"Renewed: {LESSON}; what you had is kept in {beside}"
+        assert str(done) == f"Updated: {LESSON}; your old version is kept in {beside}"
         assert (desk.folder / beside).read_bytes() == mine
         assert words(desk.folder / LESSON) == words(newer / LESSON)
 

@@ -133,7 +133,7 @@ def test_the_forget_gate_starts_open():
     ("arguments", "says"),
     [
         ({}, "give features= for sequences of numbers, or vocabulary= for tokens"),
-        ({"features": 2, "vocabulary": 9}, "and not both"),
+        ({"features": 2, "vocabulary": 9}, "but not both"),
         ({"features": 2, "layers": 0}, "needs at least one of each"),
     ],
 )

@@ -85,7 +85,7 @@ def test_only_the_last_collectives_are_drawn():
 
 
 def test_records_that_cannot_answer_are_refused():
-    with pytest.raises(ValueError, match="gloo doesn't record what is done"):
+    with pytest.raises(ValueError, match="gloo doesn't record which calls are done"):
         collectives({0: dump(WAITS, ranks=1, backend="gloo")})
     with pytest.raises(ValueError, match="group='7': the dumps hold no collective"):
         collectives({0: dump(DONE, ranks=1)}, group="7")

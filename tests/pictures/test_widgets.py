@@ -321,7 +321,9 @@ def row_of(bench, name: str) -> str:
 
 def test_the_bench_counts_the_moves_to_gpipes_time_in_1f1bs_memory():
     bench = schedule_bench(3, 4, start="gpipe")
-    assert "Goal: makespan 12, as GPipe; no stage holds over 75%, as in 1F1B. So far: 0 moves." in bench.drawing.words
+    assert (
+        "Goal: makespan 12, as in GPipe; no stage holds over 75%, as in 1F1B. So far: 0 moves." in bench.drawing.words
+    )
     bench.move("0:B0", 3)
     assert "So far: 1 move." in bench.drawing.words
     bench.move("1:B0", 2)

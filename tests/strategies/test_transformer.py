@@ -145,7 +145,7 @@ def test_what_would_train_wrongly_is_refused_with_a_sentence(strategy, model, op
     [
         ({"hidden": 10}, "needs a multiple of 8"),
         ({"layers": 0}, "a model needs at least one of each"),
-        ({"features": 2}, "and not both"),
+        ({"features": 2}, "but not both"),
     ],
 )
 def test_sizes_that_make_no_model_are_refused(sizes, words):

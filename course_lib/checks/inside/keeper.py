@@ -62,7 +62,7 @@ class Claim:
         self._keeper = keeper
 
     def next_case(self) -> dict[str, Any]:
-        """Return the inputs of the next case. Call this after unpacking the answer, which already runs its code."""
+        """Return the inputs of the next case. Call this after unpacking the answer, because unpacking runs its code."""
         self._keeper.send_bytes(b"next")
         return pickle.loads(self._keeper.recv_bytes())
 
@@ -117,11 +117,11 @@ class PlainUnpickler(pickle.Unpickler):
                 return found
         if module_name == "builtins" and global_name in ("set", "frozenset", "range"):
             return super().find_class(module_name, global_name)
-        raise pickle.UnpicklingError(f"{module_name}.{global_name} is no message of a launch")
+        raise pickle.UnpicklingError(f"{module_name}.{global_name} is not a launcher message")
 
 
 def plain_loads(data: Any) -> Any:
-    """Do what `pickle.loads` does, for the launcher's messages only."""
+    """Like `pickle.loads`, but only for the launcher's messages."""
     return PlainUnpickler(BytesIO(bytes(data))).load()
 
 

@@ -23,7 +23,7 @@ from .plain import decode, encode
 from .transport import CALLS, FAULTS, Transport, read
 from .watch import Watch
 
-SPAWNED = 10  # times the patience: a spawned rank imports what a forked one inherits from its server
+SPAWNED = 10  # factor on the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
 Inputs = dict[str, Any] | PerRank  # the keyword arguments of `drive`
 Call = tuple[Any, Inputs]  # an answer and its inputs
@@ -41,7 +41,7 @@ class Outcome:
 
     `values[rank]` is plain data, as `encode` writes it. `shown` is the launcher's message, for the learner.
     `states[rank]` is what a rank was doing when all were stuck: the state, the call, and the peers it waits for.
-    `in_flight` lists what ranks did wrong with calls that they had begun, as pairs of the fault and the call.
+    `in_flight` lists what ranks did wrong with calls that they had started, as (fault, call) pairs.
     `noticed` is a key of `NOTICED` if the answer blinded a meter, so its counts cannot be trusted.
     """
 
@@ -334,4 +334,4 @@ def _account(error: RankFailed, name: str, text: str, ranks: int) -> str:
     who = f"rank {error.rank}" if ranks > 1 else "it"
     if own := user_code_frames(error.stack):
         return f"{who} raised {name}: {text}".removesuffix(": ") + "\n\n" + describe_stack(own)
-    return f"calling it, or using what it returned, ended in {name}: {text}".removesuffix(": ")
+    return f"calling it, or using what it returned, raised {name}: {text}".removesuffix(": ")

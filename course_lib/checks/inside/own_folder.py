@@ -20,7 +20,7 @@ NO_NEW_PRIVILEGES = 38
 EXECUTE, WRITE, READ, LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 FIRST = (1 << 13) - 1  # all rights of version 1: the four above, and those to create and remove things
 REFER, TRUNCATE = 1 << 13, 1 << 14  # added in versions 2 and 3
-SCOPED = 0b11  # added in version 6: signals and sockets without a file reach no process outside
+SCOPED = 0b11  # added in version 6: signals and abstract Unix sockets cannot reach processes outside
 SHARED = ("tmp",)  # folders below / that everybody can write to
 
 

@@ -77,7 +77,7 @@ def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
         return {"other": f"tensor of {tensor.numel()} {name}"}
     row = (
         tensor.detach().cpu().reshape(-1).clone(memory_format=torch.contiguous_format)
-    )  # one number may have any stride
+    )  # a one-element tensor may have any stride
     bytes_of_it = row.view(torch.uint8).numpy().tobytes()
     return {"tensor": name, "shape": list(tensor.shape), "data": base64.b64encode(bytes_of_it).decode()}
 

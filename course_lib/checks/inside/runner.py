@@ -82,7 +82,7 @@ def main() -> None:
     warm_up([*PRELOADED, *first["modules"]])
     hide_memory()
     if os.getpid() == 1:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel gives us orphans, and then reaps them
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans become our children; this makes the kernel reap them
     submission = Submission.unpacked(sys.stdin.buffer.read())
     with contextlib.suppress(EOFError), open(report, "wb") as lines:
 
@@ -125,7 +125,7 @@ def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
     sender.close()
     while message := receiver.recv_bytes():
         yield message
-    process.kill()  # not waited for: the fork server would report its end, and a cell may have stopped that server
+    process.kill()  # no join: the fork server would report the exit, and a cell may have stopped that server
 
 
 def _answers(messages: Iterator[bytes], say: Any) -> dict[str, bytes]:
@@ -226,7 +226,7 @@ def _remember_lines(source: str, name: str) -> None:
 
 
 def _run_cell(source: str, name: str, names: dict[str, Any]) -> dict[str, Any] | None:
-    """Run one cell. Returns what it raised, on which line, and whether that was the timeout. The cell may hang, too."""
+    """Run one cell, which may hang. Returns what it raised, on which line, and whether the timeout stopped it."""
     from .jupyter import run_code
 
     _remember_lines(source, name)

@@ -2,8 +2,8 @@
 
 The cells run in a process that was forked from the first fork server, as the same user. They can write into that
 server's memory, or stop it and leave requests in its queue for later. So before the first cell runs, we fork a spare
-from it, which only waits for our signal. After the last cell, everything else is killed, and the spare takes over. Its
-socket has no file, so a rank confined by Landlock cannot reach it to start a process without those limits.
+from it, which only waits for our signal. After the last cell, everything else is killed, and the spare takes over. It
+listens on an abstract socket, so a rank confined by Landlock cannot reach it to start a process without those limits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _wait_then_serve(connection: Connection) -> None:
     connection.send_bytes(WAITS)
     key = connection.recv_bytes()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(b"")  # the kernel chooses a name, outside of any folder
+        listener.bind(b"")  # an abstract socket: the kernel chooses its name
         listener.listen()
         address = listener.getsockname()
         descriptor = listener.detach()

@@ -3,8 +3,7 @@
 Over gloo on one machine, an all-reduce that nobody waits for is usually done in time, and a message that nobody waits
 for usually arrives. In a real job it's a matter of luck. So on the ranks of a check, every call that returns a `Work`
 runs on copies: a rank finds the result in its tensor only after `wait`. Until then, the tensor holds a NaN that we
-recognize wherever it goes. Calls that have begun stay alive, so at the end of a case we know which ones nobody waited
-for.
+recognize wherever it goes. Calls in flight stay alive, so at the end of a case we know which ones nobody waited for.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HELD_BY_US = 2  # references to a work: the flight's, and the argument of `getre
 
 @dataclass
 class Flight:
-    """A call that has begun: the rank's tensors, what they held then, and the copies that travel."""
+    """A call in flight: the rank's tensors, what they held when it started, and the copies that travel."""
 
     op: str
     arguments: tuple  # the call's, with copies in place of the tensors
@@ -60,7 +59,7 @@ class Flight:
 
 
 class Transport:
-    """The calls that one rank has begun in the current case."""
+    """The calls that one rank has started in the current case."""
 
     def __init__(self, aside: Path | None = None) -> None:
         self._aside = aside  # a file for the faults so far, in case the rank never returns

@@ -49,7 +49,7 @@ def ask_to_join(url: str, code: str, name: str) -> Membership:
         raise CannotJoin(_refusal(error, address)) from error
     except OtherCertificate as error:
         raise CannotJoin(
-            f"{address} presents a different certificate than this address names: ask your instructor"
+            f"{address} presents a different certificate than the one this address names: ask your instructor"
         ) from error
     except OSError as error:
         raise CannotJoin(

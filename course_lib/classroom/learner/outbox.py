@@ -33,7 +33,7 @@ class Outbox:
             self._file = _opened(path)
         except sqlite3.OperationalError:  # locked or read-only
             raise
-        except sqlite3.DatabaseError:  # corrupted by a power failure: its content is lost already
+        except sqlite3.DatabaseError:  # corrupted by a power failure: its content is already lost
             self._file = _made_anew(path)
 
     @classmethod
@@ -81,7 +81,7 @@ class Outbox:
         self._file.executescript("delete from events; delete from news;")
 
     def version(self) -> int:
-        """Return a number that changes after a different connection has written."""
+        """Return a number that changes after another connection has written."""
         return self._file.execute("pragma data_version").fetchone()[0]
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from course_lib.checks.showing import box, in_notebook, marked, show
 from course_lib.classroom.learner import membership, news, tell
 
 NO_CLASS = "You are not in a class: join one with join_class(address, code), from course_lib."
-NOT_REACHED = "Nothing was heard from the class yet: run this again."
-NOTHING_ASKED = "The class is not asked anything now."
+NOT_REACHED = "Nothing has been heard from the class yet: run this again."
+NOTHING_ASKED = "There is no question for the class right now."
 CLOSED = "This question is closed: wait for the class's answers, and run this again."
 
 

@@ -4,7 +4,7 @@ import { act, count, element, follow, keep, percent, say, sentence, showJoining 
 import { askedNow, showAsked, showQuestions } from "./questions.js";
 import { loading, showPlan, showSlides, showTime, showWonderings } from "./teach.js";
 
-const DARKEST = 45; // percent of color in a tile at most, so that its text stays readable
+const DARKEST = 45; // maximum percent of color in a tile, so that its text stays readable
 const MINUTE = 60_000;
 const place = Object.fromEntries([...document.querySelectorAll("[id]")].map(each => [each.id, each]));
 let snapshot = null;
@@ -78,7 +78,7 @@ function peopleIn(each) {
   return each.sections.reduce((sum, section) => sum + section.here, 0);
 }
 
-/** The lesson that most desks are in. Phones have no place: without desks, the lesson of the call or the question. */
+/** The lesson that most desks are in. Phones are in no lesson: without desks, it is the lesson of the call or the question. */
 function whereTheClassIs({ lessons, call, questions }) {
   const most = lessons.reduce((best, each) => (peopleIn(each) > peopleIn(best) ? each : best), lessons[0]);
   if (peopleIn(most)) return most.number;

@@ -101,7 +101,7 @@ function show(news) {
     if (focused) place.question.querySelector(`[data-name="${focused}"]`)?.focus();
   }
   place["nothing-asked"].hidden = state.asked !== null;
-  press(place.stuck, state.stuck, state.line ? `I am stuck (${state.line} in line)` : "I am stuck");
+  press(place.stuck, state.stuck, state.line ? `I am stuck (#${state.line} in line)` : "I am stuck");
   press(place.slower, state.slower, "Slower, please");
   press(place.done, state.done, "Done");
   say(place.call, state.call ? `The class is at ${state.call.lesson}: ${state.call.section}` : "");

@@ -70,7 +70,7 @@ export function follow(show, told) {
     };
     source.onerror = async () => {
       source.close(); // a browser gives up for good when a proxy answers for a server that is down
-      told((await loggedOut()) ? LOGGED_OUT : "Not connected to the class: trying again. What you see may be old.");
+      told((await loggedOut()) ? LOGGED_OUT : "Not connected to the class: trying again. What you see may be out of date.");
       setTimeout(open, pause * (0.75 + Math.random() / 2));
       pause = Math.min(2 * pause, LONGEST_PAUSE);
     };
@@ -96,7 +96,7 @@ export async function act(action, what = {}) {
   }
 }
 
-/** The XSRF token, which only this page knows, so that no other page can act in its name. */
+/** The XSRF token, which only this page knows, so that no other page can act on its behalf. */
 function token() {
   return document.querySelector("meta[name=xsrf]").content;
 }

@@ -67,7 +67,7 @@ function showQuestion(question) {
   place.typed.hidden = !hidden;
   say(place.unit, question.unit ? ` (${question.unit})` : "");
   showChoices(question);
-  const stage = asked.revealed || !asked.asked ? "" : asked.discussed ? "Discuss: find somebody who said something else, and convince each other."
+  const stage = asked.revealed || !asked.asked ? "" : asked.discussed ? "Discuss: find somebody who chose a different answer, and try to convince each other."
     : !asked.open ? "Closed." : asked.round === "after" ? "Vote again." : "";
   say(place.stage, stage);
   const right = question.choices.find(each => each.right);

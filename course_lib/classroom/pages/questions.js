@@ -75,7 +75,7 @@ const key = question => question.number;
 function progress(asked, here) {
   const round = asked.round === "after" ? "Asked again. " : "";
   const answers = `${count(asked.answers, "answer")}, ${here} here.`;
-  const stage = asked.revealed ? "Revealed." : asked.open ? "Open:" : asked.discussed ? "They discuss it:" : "Closed, not revealed:";
+  const stage = asked.revealed ? "Revealed." : asked.open ? "Open:" : asked.discussed ? "Discussing:" : "Closed, not revealed:";
   return `${round}${stage} ${answers}`;
 }
 

@@ -67,7 +67,7 @@ def lost(history: History) -> tuple[dict[Place, set[str]], dict[str, Place]]:
     """Return the learners who were lost in each section, and the section of each question.
 
     Learners are lost if they are stuck, ask to slow down, or have a question or vote for one. A phone is in no section:
-    its learner counts where the class was last called to, or asked something.
+    its learner counts in the section to which the class was last called, or in which it was last asked something.
     """
     found: dict[Place, set[str]] = defaultdict(set)
     asks = {
@@ -117,7 +117,7 @@ def _belief(history: History) -> Point | None:
         return None
     question, choice, first, held, asked, is_again = best
     if is_again:
-        was = f", after {first} at first" if first != held else ""
+        was = f" ({first} at first)" if first != held else ""
         seen = f"{held} of {len(asked.said)} still believed this in {question.number}{was}. {choice.why}"
     else:
         seen = f"{held} of {len(asked.said)} believed this in {question.number}, and were not asked again. {choice.why}"

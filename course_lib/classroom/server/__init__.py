@@ -40,15 +40,15 @@ from course_lib.classroom.server.learners import Channel, Channels, Join, Link
 from course_lib.classroom.server.room import Room
 
 ON_DESKS = PAGES.parent / "learner" / "labextensions" / "course-class" / "static"  # shared by phones and desks
-MOST_FILES = 4096  # more than `MOST_CHANNELS_IN_ALL` and `MOST_UNKNOWN`
-PING = 60.0  # seconds between pings; a learner who is gone is noticed after two, a slow one is not dropped
+MOST_FILES = 4096  # more than `MOST_CHANNELS_IN_ALL` and `MOST_UNKNOWN` together
+PING = 60.0  # seconds between pings; a learner who is gone is noticed after two pings, and a slow one is not dropped
 LOOK_EVERY = 5000  # milliseconds between checks for learners who do not read
 OPEN = (
     "Nothing is encrypted: anyone on the network can read what learners send, and impersonate them or you in "
     "the class; start with --tls to encrypt it.\n"
 )
 ALONE = "Only this machine can reach it; use --host 0.0.0.0 --tls to let others on your network in.\n"
-FEW = "On Windows, a class takes about 400 learners at a time: Python cannot watch more than 512 connections there.\n"
+FEW = "On Windows, a class handles about 400 learners at a time: Python cannot watch more than 512 connections there.\n"
 
 
 class BadAddress(ValueError):
@@ -179,7 +179,7 @@ def _announce(options: Options, room: Room, address: Address, token: str) -> Non
     print(f"  for learners      {address.learners}   code {room.code}")
     print(f"  on a laptop       course lab --class {address.learners}")
     print(f"  on a phone        {address.with_code(room.code)}, or the QR code on the projector")
-    print(f"  saved in          {options.record}: start with it again to continue the class\n")
+    print(f"  saved in          {options.record}: start with this file again to continue the class\n")
     if address.is_open:
         print(OPEN)
     if address.is_loopback and not address.given:

@@ -49,7 +49,7 @@ def _settle(details: dict[str, Any], tally: Tally, _: Members) -> Event:
 
 
 def _show(details: dict[str, Any], tally: Tally, members: Members) -> Event:
-    """Put a learner's cell or question on the projector, or take it off if neither is named."""
+    """Put a learner's cell or question on the projector, or clear the projector if neither is named."""
     if "question" in details:
         return _settle(details, tally, members)
     if "learner" not in details:

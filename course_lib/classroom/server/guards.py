@@ -54,7 +54,7 @@ class Server(HTTPServer):
 
 
 def trust(stream: Any) -> None:
-    """Keep this connection, however many others there are."""
+    """Keep this connection open, no matter how many others there are."""
     stream.is_trusted = True
 
 

@@ -19,7 +19,7 @@ from course_lib.classroom.server.record_file import Statement, read
 CODE_LETTERS = "23456789bcdfghjkmnpqrstvwxz"
 CODE_LENGTH = 10
 # 27 ** 10 = 2.1e14 codes (48 bits). We check every code, so wrong ones never lock out the right one, and only our own
-# speed limits guessing: 2,000 codes per second on one core. At 5,000, the chance to guess the code in a day is 1 in
+# speed limits guessing: 2,000 codes per second on one core. At 5,000, the chance of guessing the code in a day is 1 in
 # 480,000; in 16 weeks, day and night, it is 1 in 4,000.
 FASTEST_GUESSING = 5000  # codes per second
 TRIES_FROM_ONE_ADDRESS, TRIES_IN_ALL, MINUTE = 30, 120, 60.0  # wrong codes a minute; then we answer "too many"
@@ -98,7 +98,7 @@ class Members:
         self._by_learner: dict[str, Learner] = {}
         self._by_account: dict[str, Learner] = {}
         self._names: set[str] = set()
-        self._links: dict[bytes, tuple[str, float]] = {}  # code -> secret and end; never saved
+        self._links: dict[bytes, tuple[str, float]] = {}  # code -> secret and expiry; never saved
         self._next_place: dict[str, int] = {}  # by name: the number from which to look for a free one
         for row in read(path, "SELECT learner, name, account, hash FROM learners ORDER BY joined"):
             self._add(Learner(*row))

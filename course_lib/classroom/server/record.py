@@ -83,7 +83,7 @@ class Record:
         self._fold_in = True
 
     def close(self) -> bool:
-        """Write what is queued and close the file. Returns whether everything was saved, without waiting for space."""
+        """Write what is queued and close the file, without waiting for space. Returns whether everything was saved."""
         self._closing.set()
         self._waiting.put(None)
         self._writer.join()
@@ -113,7 +113,7 @@ class Record:
             try:
                 self._save([each for statements, _ in batch for each in statements])
                 break
-            except Exception as error:  # whatever it is, this thread must go on and report it
+            except Exception as error:  # whatever it is, this thread must keep running and report it
                 trouble = f"{self.path} cannot be written ({error}), so nothing is saved or acknowledged until it can"
                 if self._closing.is_set():
                     self._unsaved += sum(len(statements) for statements, _ in batch)

@@ -114,7 +114,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA cache_size={CACHE}")
         known = connection.execute("PRAGMA user_version").fetchone()[0]
         if known > VERSION or (known == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
-            raise BadRecord(f"{path} is not the record of a class, or a newer course wrote it; give another file")
+            raise BadRecord(f"{path} is not the record of a class, or comes from a newer course; give another file")
         connection.executescript(SCHEMA)
         connection.execute(f"PRAGMA user_version={VERSION}")
         connection.commit()
@@ -148,7 +148,7 @@ def same_file(one: Mark, other: Mark) -> bool:
 
 
 def remove(path: Path, *ends: str) -> None:
-    """Remove the files whose names are the path and these ends."""
+    """Remove the files named by the path plus each of these suffixes."""
     for end in ends:
         with contextlib.suppress(OSError):
             path.with_name(f"{path.name}{end}").unlink()

@@ -1,7 +1,7 @@
 """Counts of what a class has said and done. The same events in the same order give the same counts.
 
 The record stores the events, and the tally is their sum. The instructor's actions are events, too, so a class that is
-restarted from its record continues where it was.
+restarted from its record continues where it left off.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from course_lib.classroom.content import Content
 from course_lib.classroom.server.tally import Answers, Asking, Question, Tally, Trials
 
 MOST_MISTAKES = 12  # shown per exercise, most frequent first
-MANY_TRIES = 3  # failed checks after which a learner may need help without asking
+MANY_TRIES = 3  # failed checks after which learners may need help even if they don't ask
 MOST_QUESTIONS = 20  # shown to learners, most wanted first
 
 Naming = Callable[[str], str]  # learner -> name

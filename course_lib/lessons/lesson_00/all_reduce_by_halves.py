@@ -74,7 +74,7 @@ def _returned(values: list[Any]) -> list[Any]:
 
 @observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
-    """Nothing is returned: the sum, a whole vector, must be returned on every rank."""
+    """Nothing is returned: every rank must return the sum, a whole vector."""
     return any(value is None for value in _returned(values))
 
 
@@ -95,8 +95,9 @@ def the_mean(case: Case, values: list[Any]) -> bool:
 
 
 def pairs_only(case: Case, values: list[Any]) -> bool:
-    """These are sums of two ranks' vectors: each rank talked to only one other. After the first round, a pair has the
-    sum of two; with partners at a different distance in every round, it becomes four, then eight, then all of them.
+    """These are sums of two ranks' vectors: each rank talked to only one other. After the first round, each pair has
+    the sum of two; with partners at a different distance in every round, that becomes four, then eight, then all of
+    them.
     """
     if case.ranks == 2:
         return False
@@ -126,8 +127,8 @@ def stops_half_way(case: Case, values: list[Any]) -> bool:
 
 
 def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
-    """Some numbers are too large: finished pieces were added to what was there, which is already part of the sum. In
-    the second half, nothing is added: what arrives replaces what was there.
+    """Some numbers are too large: finished pieces were added to values that are already part of them. In the second
+    half, nothing is added: what arrives replaces the old values.
     """
     right, found = _sum(case), torch.stack(_returned(values))
     over, near = found - right, 2e-5 * found.abs().max()
@@ -137,16 +138,16 @@ def added_on_the_way_back(case: Case, values: list[Any]) -> bool:
 
 
 def out_of_place(case: Case, values: list[Any]) -> bool:
-    """All numbers of the sum are there, but in the wrong order: the pieces are put together wrongly. The lower half
-    comes first, whether it is yours or your partner's.
+    """The numbers are right, but the pieces were put together wrongly. The lower half comes first, whether it is yours
+    or your partner's.
     """
     right = _sum(case).sort().values
     return all(differs(value.sort().values, right) is None for value in _returned(values))
 
 
 def the_rest_is_left_out(case: Case, values: list[Any]) -> bool:
-    """The last numbers, those beyond a multiple of the number of ranks, are still each rank's own: all others are
-    right. The halves of an odd range differ by one number, and no number is left over.
+    """The numbers beyond the last multiple of the number of ranks are still each rank's own; all others are right.
+    Split an odd range into halves that differ by one, so that no number is left over.
     """
     right, own = _sum(case), case.inputs["vectors"]
     whole = len(right) // case.ranks * case.ranks
@@ -181,7 +182,7 @@ def too_many_bytes(case: Case, values: list[Any]) -> bool:
 
 
 def too_many_messages(case: Case, values: list[Any]) -> bool:
-    """The sum is right, but it took more messages than needed: one piece at a time, as round a ring. Every message
+    """The sum is right, but it took more messages than needed: one piece at a time, as around a ring. Every message
     costs latency: send a whole half at once, to a partner at a different distance in each round.
     """
     return over_budget(judge, costs, case, values, 1)

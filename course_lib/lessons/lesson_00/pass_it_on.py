@@ -57,7 +57,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
     ]
     return [
         Cost("collectives of a rank", max(sum(value["spent"]["calls"].values()) for value in values), 0),
-        Cost("bytes sent to others than the next rank", max(elsewhere), 0),
+        Cost("bytes sent to ranks other than the next", max(elsewhere), 0),
     ]
 
 
@@ -82,9 +82,9 @@ def nothing_returned(case: Case, values: list[Any]) -> bool:
 
 
 def all_the_way_round(case: Case, values: list[Any]) -> bool:
-    """Every rank returns its own number, after sending as many messages as there are ranks, or more: a number that is
-    passed on that often comes all the way around the ring. One step is enough: send your number once, and return what
-    arrives.
+    """Every rank returns its own number, after sending at least as many messages as there are ranks: a number that is
+    passed on that many times comes all the way around the ring. One step is enough: send your number once, and return
+    what arrives.
     """
     sent = min(value["spent"]["messages"] for value in values)
     return sent >= case.ranks and differs(_returned(values), _shifted(case, 0)) is None
@@ -96,8 +96,8 @@ def its_own(case: Case, values: list[Any]) -> bool:
 
 
 def the_other_way_round(case: Case, values: list[Any]) -> bool | None:
-    """The numbers go round the other way: you have the next rank's. With two ranks, you can't tell the difference. Send
-    to the next rank, receive from the previous one.
+    """The numbers go around the other way: you have the next rank's. With two ranks, you can't tell the difference.
+    Send to the next rank, receive from the previous one.
     """
     if case.ranks <= 3:  # with 3 ranks, the next one is also two places back
         return None
@@ -106,15 +106,15 @@ def the_other_way_round(case: Case, values: list[Any]) -> bool | None:
 
 @observed
 def only_from_rank_0(case: Case, values: list[Any]) -> bool:
-    """Rank 0 returns its own number, and rank 1 has it, too: nothing came to rank 0. That is a chain, or a broadcast.
-    In a ring, every rank sends, and every rank receives: rank 0 comes after the last rank.
+    """Rank 0 returns its own number, and rank 1 returns it, too: nothing came to rank 0. That is a chain, or a
+    broadcast. In a ring, every rank sends, and every rank receives: rank 0 comes after the last rank.
     """
     both = case.ranks == 2 and differs(_returned(values), [case.inputs["numbers"][0]] * 2) is None
     return both and not _has_sent(values, 1, 0)
 
 
 def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
-    """Some ranks get a number from two places before them: the rank before them sent what it had received, instead of
+    """Some ranks get the number from two ranks before them: the rank before them sent what it had received instead of
     its own number. `dist.recv` overwrites the tensor that you pass to it: don't receive into the tensor you send.
     """
     found, right, before = _returned(values), _shifted(case, -1), _shifted(case, -2)
@@ -124,15 +124,15 @@ def passes_on_what_it_received(case: Case, values: list[Any]) -> bool:
 
 
 def all_have_the_same(case: Case, values: list[Any]) -> bool:
-    """All ranks have the same rank's number: that is a broadcast. Every rank should send its own number, and receive
-    another.
+    """All ranks have the same number: that is a broadcast. Every rank should send its own number, and receive the
+    previous rank's.
     """
     return any(differs(_returned(values), [number] * case.ranks) is None for number in case.inputs["numbers"])
 
 
 def added_up(case: Case, values: list[Any]) -> bool:
-    """What arrives is more than one number: several of them were added on the way. Send your number alone, before you
-    receive anything.
+    """What arrives is not one number but a sum: several of them were added on the way. Send your number alone, before
+    you receive anything.
     """
     numbers, found = case.inputs["numbers"], _returned(values)
     sums = {

@@ -95,7 +95,7 @@ def _near(one: float, other: float) -> bool:
 
 
 def counts_numbers(case: Case, values: list[Any]) -> bool:
-    """You count numbers, but the exercise asks for bytes: each number has `bytes_each` of them."""
+    """You count numbers, but the exercise asks for bytes: each number takes `bytes_each` of them."""
     each = case.inputs["sizes"]["bytes_each"]
     return all(_near(_times(case, values, name), 1 / each) for name in NAMES)
 
@@ -123,7 +123,7 @@ def one_gate(case: Case, values: list[Any]) -> bool:
 
 
 def three_gates(case: Case, values: list[Any]) -> bool:
-    """You count three sets of weights, one for each gate. The new content has a set, too: four."""
+    """You count three sets of weights, one for each gate. The new content has a set, too, which makes four."""
     return _parameters_are(case, values, gates=3)
 
 
@@ -164,7 +164,9 @@ def one_layer_of_parameters(case: Case, values: list[Any]) -> bool:
 
 
 def other_gradients(case: Case, values: list[Any]) -> bool:
-    """There is one gradient for each parameter, so it takes the same number of bytes, whatever the batch."""
+    """There is one gradient for each parameter, so the gradients take as many bytes as the parameters, whatever the
+    batch.
+    """
     return values[0]["gradients"] != values[0]["parameters"] == expected(case)["parameters"]
 
 
@@ -222,8 +224,8 @@ EXERCISE = Exercise(
         counts_adams_steps,
         _activations_are(
             lambda sizes: 1 + sizes["features"] / (7 * sizes["hidden"] * sizes["layers"]),
-            "The batch itself is in your count, `features` numbers for each step and sequence. It is there before the "
-            "forward pass, and not counted here.",
+            "The batch itself is in your count, `features` numbers for each step and sequence. It exists before the "
+            "forward pass, and is not counted here.",
         ),
         _seven(1, "one number, the output,"),
         _seven(2, "two numbers, h and c,"),
@@ -233,15 +235,16 @@ EXERCISE = Exercise(
         _seven(8, "eight numbers"),
         _activations_are(
             lambda sizes: 1 / sizes["steps"],
-            "The activations of one step: but those of *all* steps must be in memory when the backward pass begins.",
+            "The activations of one step are too few: those of *all* steps must be in memory when the backward pass "
+            "begins.",
         ),
         _activations_are(
             lambda sizes: 1 / sizes["layers"],
-            "The activations of one layer: every layer keeps its own until the backward pass reaches it.",
+            "The activations of one layer are too few: every layer keeps its own until the backward pass reaches it.",
         ),
         _activations_are(
             lambda sizes: 1 / sizes["sequences"],
-            "The activations of one sequence: every sequence of the batch keeps its own.",
+            "The activations of one sequence are too few: every sequence of the batch keeps its own.",
         ),
     ),
 )

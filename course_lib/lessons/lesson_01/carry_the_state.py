@@ -87,7 +87,9 @@ def begins_anew(case: Case, values: list[Any]) -> bool:
 
 
 def carries_h_alone(case: Case, values: list[Any]) -> bool:
-    """You carry h and begin each window with c of zeros. An LSTM's state is the pair, and c is its long-term memory."""
+    """You carry h but begin each window with c set to zeros. An LSTM's state is the pair, and c is its long-term
+    memory.
+    """
 
     def h_alone(states):
         return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
@@ -96,7 +98,7 @@ def carries_h_alone(case: Case, values: list[Any]) -> bool:
 
 
 def carries_c_alone(case: Case, values: list[Any]) -> bool:
-    """You carry c and begin each window with h of zeros. An LSTM's state is the pair: the gates read h."""
+    """You carry c but begin each window with h set to zeros. An LSTM's state is the pair: the gates read h."""
 
     def c_alone(states):
         return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}

@@ -150,7 +150,7 @@ def by_autograd(case: Case, values: list[Any]) -> bool:
 
 @observed
 def changes_an_argument(case: Case, values: list[Any]) -> bool:
-    """You change a tensor that you were given, in place (`+=`, or a method with an underscore at its end), but the
+    """You change a tensor that you were given, in place (`+=`, or a method whose name ends in an underscore), but the
     caller still needs its old values. Make a new tensor instead.
     """
     return bool(values[0]["changed"])
@@ -190,7 +190,7 @@ def takes_hidden_for_the_tanh(case: Case, values: list[Any]) -> bool:
 
 
 def has_other_biases(case: Case, values: list[Any]) -> bool:
-    """You run the step again with different biases: one of the two is missing, or there twice. The sums include both
+    """You recompute the step with the wrong biases: one of the two is missing, or added twice. The sums include both
     `bias_ih` and `bias_hh`, once each.
     """
     both = ("bias_ih", "bias_hh")

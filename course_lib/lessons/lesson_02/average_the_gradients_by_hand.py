@@ -108,8 +108,8 @@ def the_sum(case: Case, values: list[Any]) -> bool | None:
 
 @observed
 def leaves_out_ranks_of_zeros(case: Case, values: list[Any]) -> bool:
-    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros
-    counts, too: divide by the number of all ranks.
+    """Here one rank's gradients are zeros, and you divide as if that rank were not there. A gradient of zeros counts,
+    too: divide by the total number of ranks.
     """
     zeros = _ranks_of_zeros(case)
     return zeros > 0 and _all_are(values, _scaled(case, case.ranks / (case.ranks - zeros)))
@@ -152,8 +152,8 @@ def nothing_changed(case: Case, values: list[Any]) -> bool:
 
 
 def copies_of_one_rank(case: Case, values: list[Any]) -> bool:
-    """Every rank has one rank's gradients now: what the others have learned from their examples is lost. A broadcast
-    copies, an all-reduce adds up.
+    """Every rank has one rank's gradients now: what the others learned from their examples is lost. A broadcast copies;
+    an all-reduce adds up.
     """
     numbers = sum(mean.numel() for mean in _means(case).values())
     enough = numbers > 4  # with few numbers, one rank may happen to have the largest of each

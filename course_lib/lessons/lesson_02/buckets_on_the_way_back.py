@@ -38,7 +38,7 @@ def cases(seed: int) -> list[Case]:
         inputs = torch.randn(updates, ranks, 3, widths[0], generator=generator, dtype=dtype)
         total = sum(weight.nbytes for weight in weights.values())
         says = f"{len(weights)} parameters of {total} bytes in all, buckets of {limit} bytes"
-        says += f", {updates} updates" * (updates > 1) + ", two parameters without gradient" * (spare is not None)
+        says += f", {updates} updates" * (updates > 1) + ", two parameters without gradients" * (spare is not None)
         says += ", in float32" * (dtype == torch.float32)
         return Case(part, ranks, {"weights": weights, "inputs": inputs, "limit": limit}, says)
 
@@ -60,8 +60,8 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
-    """Return, for each update, the gradients, the events in order (gradients ready, collectives begun, waits), and how
-    many of the answer's hooks are still registered.
+    """Return, for each update, the gradients, the events in order (gradients ready, collectives started, waits), and
+    how many of the answer's hooks are still registered.
     """
     from course_lib.launchers.diagnosis import call_log
 
@@ -84,7 +84,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: note(f"ready {name}"))
 
     class Noted:
-        """A descriptor that records lookups of `wait`. A wrapper would put a frame of ours on the stack of a hang."""
+        """A descriptor that records lookups of `wait`. A wrapper would add our frame to a hang's stack trace."""
 
         def __init__(self, wait):
             self.wait = wait
@@ -157,7 +157,7 @@ def costs(case: Case, values: list[Any]) -> list[Cost]:
         Cost("all-reduces", max(map(len, sizes)), 2 * -(-total // limit), at_least=1),
         Cost("bytes in the largest of them", max(size for each in sizes for size in (0, *each)), limit),
         Cost("waits before the last gradient is ready", max(_waits(events) for events in timelines), 0),
-        Cost("all-reduces begun after the last gradient is ready", max(_late(events) for events in timelines), 2),
+        Cost("all-reduces started after the last gradient is ready", max(_late(events) for events in timelines), 2),
     ]
 
 
@@ -259,15 +259,15 @@ def _own_in_first(case: Case, values: list[Any]) -> int:
 @ahead_of_waits
 def hooks_left_behind(case: Case, values: list[Any]) -> bool:
     """When your function returns, hooks of yours are still on the parameters, and will run again in a later backward
-    pass, with their old state. Keep every handle that `register_post_accumulate_grad_hook` returns, and `remove()` all
-    of them at the end: the hook of a parameter without a gradient never runs, so it can't remove itself.
+    pass, with stale state. Keep every handle that `register_post_accumulate_grad_hook` returns, and `remove()` all of
+    them at the end: the hook of a parameter without a gradient never runs, so it can't remove itself.
     """
     return len(values[0]) > 1 and any(value[0]["hooks"] for value in values) and _first_are(case, values, 1)
 
 
 def everything_afterwards(case: Case, values: list[Any]) -> bool:
     """The means are right, but nothing is sent before the last gradient is ready: the network is idle while the
-    backward pass runs, and the ranks are idle afterwards. Begin a bucket's all-reduce in a hook, as soon as the bucket
+    backward pass runs, and the ranks are idle afterwards. Start a bucket's all-reduce in a hook, as soon as the bucket
     is full.
     """
     return not any(_early(value[0]["events"]) for value in values)
@@ -278,15 +278,15 @@ def _early(events: list) -> int:
 
 
 def waits_on_the_way(case: Case, values: list[Any]) -> bool:
-    """The backward pass stands still while a hook waits for a bucket that was sent, or for another rank. Begin the
+    """The backward pass stands still while a hook waits for a bucket that was sent, or for another rank. Start the
     all-reduce with `async_op=True`, keep the handle it returns, and wait when `backward()` is done.
     """
     return any(_waits(value[0]["events"]) for value in values)
 
 
 def buckets_too_large(case: Case, values: list[Any]) -> bool:
-    """A bucket is larger than `limit`. Check whether the next gradient still fits *before* you add it, and in bytes
-    (`grad.nbytes`), not in numbers. (A single bucket for all of them could not leave before the last gradient is
+    """A bucket is larger than `limit`. Check whether the next gradient still fits *before* you add it, and measure in
+    bytes (`grad.nbytes`), not in numbers. (A single bucket for all of them could not leave before the last gradient is
     ready.)
     """
     cost = costs(case, values)[1]
@@ -302,8 +302,8 @@ def hardly_filled(case: Case, values: list[Any]) -> bool:
 
 
 def begun_late(case: Case, values: list[Any]) -> bool:
-    """Some buckets leave while the backward pass runs, but more than two wait for its end, though they were full. A
-    full bucket leaves at once.
+    """Some buckets leave while the backward pass runs, but more than two wait for its end, even though they are full.
+    Send a full bucket at once.
     """
     return any(_late(value[0]["events"]) > 2 for value in values)
 

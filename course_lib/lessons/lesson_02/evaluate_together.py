@@ -30,7 +30,7 @@ def cases(seed: int) -> list[Case]:
         return [chance.choice((0, 0, 1, 3, 20)) for _ in range(chance.choice((2, 3)))]
 
     return [
-        case("the mean of all examples", [3, 3], "3 examples on each"),
+        case("the mean of all examples", [3, 3], "3 examples on each rank"),
         case("the mean of all examples", [5, 1, 2]),
         case("the mean of all examples", [3, 2], "3 and 2 examples; every loss on rank 1 is 0", lossless=1),
         *(case("the mean of all examples", counts) for counts in draw(uneven, 6, seed)),
@@ -105,16 +105,16 @@ def divides_by_its_own_count(case: Case, values: list[Any]) -> bool | None:
 
 
 def divides_by_one_count(case: Case, values: list[Any]) -> bool | None:
-    """You divide the sum of all losses by the count of a single rank, the same one everywhere: the largest, perhaps.
-    It is a mean over the examples of all ranks: add up their counts.
+    """You divide the sum of all losses by the count of a single rank, the same one everywhere (perhaps the largest).
+    The loss is a mean over the examples of all ranks: add up their counts.
     """
     whole, counts = sum(case.inputs["totals"]), {count for count in case.inputs["counts"] if count}
     return any(_same(values, [whole / count] * case.ranks) for count in counts) if len(counts) > 1 else None
 
 
 def divided_once_more(case: Case, values: list[Any]) -> bool:
-    """This is the mean of all examples, divided by the number of ranks once more. A sum over the ranks, divided by the
-    count of all of them, is the mean already.
+    """This is the mean of all examples, divided by the number of ranks once more. The sum over the ranks, divided by
+    the count over the ranks, is already the mean.
     """
     return _same(values, [mean / case.ranks for mean in expected(case)])
 
@@ -142,7 +142,7 @@ def only_one_knows(case: Case, values: list[Any]) -> bool:
 
 
 def empty_ones_do_not_know(case: Case, values: list[Any]) -> bool:
-    """The ranks that have examples return the mean, those without do not. Every rank needs it, or some will stop
+    """The ranks that have examples return the mean; those without do not. Every rank needs it, or some will stop
     training and others won't: a rank without examples adds zeros, and returns the same result as the others.
     """
     counts = case.inputs["counts"]
@@ -172,7 +172,7 @@ def whole_numbers(case: Case, values: list[Any]) -> bool:
 
 @observed
 def nothing_returned(case: Case, values: list[Any]) -> bool:
-    """Your function returns nothing: the mean must be returned, on every rank."""
+    """Your function returns nothing. It must return the mean, on every rank."""
     return all(value is None for value in values)
 
 

@@ -18,7 +18,7 @@ SHUFFLED = "a new order every epoch"
 
 
 def cases(seed: int) -> list[Case]:
-    # The answer receives a fixed seed, so that it can't derive the inputs from it.
+    # The answer receives a fixed seed, not the cases' seed, from which it could derive the inputs.
     def case(part: str, count: int, ranks: int, begin: int = 1) -> Case:
         says = f"{count} example{'s' * (count != 1)}, epochs 0 and 1"
         return Case(part, ranks, {"count": count, "seed": begin}, says)
@@ -72,7 +72,7 @@ def judge(case: Case, values: list) -> str | None:
     for name in shares[0]:
         sizes = [len(share[name]) for share in shares]
         if case.part == "equal shares" and max(sizes) - min(sizes) > 1:
-            return f"{name}: the ranks have {sizes} examples, and shares may differ by one at most"
+            return f"{name}: the ranks have {sizes} examples, and shares may differ by at most one"
     for rank, share in enumerate(shares):
         if share["again"] != share["epoch 0"]:
             return f"rank {rank} was asked twice for epoch 0, and returned two different shares"
@@ -115,7 +115,7 @@ def _even_steps(share: list[int]) -> bool:
 
 
 def _sorted(share: list[int]) -> bool:
-    """Return whether the examples are sorted, up or down, at the uneven distances that a shuffle leaves."""
+    """Return whether the examples are sorted, ascending or descending, with the uneven gaps that a shuffle leaves."""
     steps = {after - before for before, after in pairwise(share)}
     return sorted(share) in (share, share[::-1]) and len(steps) > 2
 
@@ -135,7 +135,7 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def repeats(case: Case, values: list[Any]) -> bool:
-    """Some examples are given out twice so that all ranks have equally many, as `DistributedSampler` does it. In
+    """Some examples are given out twice so that all ranks have the same number, as `DistributedSampler` does it. In
     training, that is a small bias; in an evaluation, it is a wrong result. Give some ranks one example fewer.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
@@ -146,7 +146,7 @@ def repeats(case: Case, values: list[Any]) -> bool:
 
 def drops_examples(case: Case, values: list[Any]) -> bool:
     """You cut the order to a multiple of the number of ranks: the last examples of every epoch are never seen. Give
-    some ranks one example more.
+    some ranks one more example.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
     seen = [index for share in shares for index in share]
@@ -155,15 +155,15 @@ def drops_examples(case: Case, values: list[Any]) -> bool:
 
 @observed
 def depends_on_the_process(case: Case, values: list[Any]) -> bool:
-    """The order depends on the process that computes it: on the hash of a text, which every Python process salts
-    differently, on a process id, a host name or a clock. Ranks of a real job are separate processes, so each would
-    have an order of its own. Seed a generator with numbers made from `seed` and `epoch` only.
+    """The order depends on the process that computes it: on the hash of a string, which every Python process salts
+    differently, or on a process id, a host name or a clock. The ranks of a real job are separate processes, so each
+    would have a different order. Derive the generator's seed from `seed` and `epoch` only.
     """
     return not _complete(case, values) and not _not_once([v["in one process"] for v in values], case.inputs["count"])
 
 
 def ranks_disagree(case: Case, values: list[Any]) -> bool:
-    """The shares overlap: some examples come twice, others never. Each rank picks its places from an order of its own.
+    """The shares overlap: some examples appear twice, others never. Each rank picks its share from an order of its own.
     The order must be the same on all ranks: draw it from a generator that is seeded with `seed` and `epoch` only.
     """
     shares, count = [value["shares"]["epoch 0"] for value in values], case.inputs["count"]
@@ -174,7 +174,7 @@ def ranks_disagree(case: Case, values: list[Any]) -> bool:
 
 @observed
 def everybody_reads_all(case: Case, values: list[Any]) -> bool:
-    """Every rank has all of the examples. A rank reads only its part of the order: every `ranks`-th place, or a
+    """Every rank has all of the examples. A rank should read only its part of the order: every `ranks`-th example, or a
     contiguous range.
     """
     return all(len(set(value["shares"]["epoch 0"])) == case.inputs["count"] for value in values)
@@ -182,15 +182,15 @@ def everybody_reads_all(case: Case, values: list[Any]) -> bool:
 
 def leaves_the_rest_to_one(case: Case, values: list[Any]) -> bool:
     """One rank gets its share and all that is left over, and the others wait for it in every epoch. Distribute the
-    rest, one example per rank.
+    remainder, one example per rank.
     """
     sizes = sorted(len(value["shares"]["epoch 0"]) for value in values)
     return sum(sizes) == case.inputs["count"] and sizes[-2] < sizes[-1] - 1
 
 
 def rounds_the_share_up(case: Case, values: list[Any]) -> bool:
-    """Each rank takes the share rounded up until nothing is left, so the last ones get little or nothing. Shares differ
-    by at most one if you distribute the *rest*, one example to each rank in turn.
+    """Each rank takes the share rounded up, until nothing is left, so the last ranks get little or nothing. Shares
+    differ by at most one if you distribute the *remainder*, one example to each rank in turn.
     """
     sizes, count = [len(value["shares"]["epoch 0"]) for value in values], case.inputs["count"]
     most = -(-count // case.ranks)
@@ -207,15 +207,15 @@ def epoch_does_nothing(case: Case, values: list[Any]) -> bool:
 
 def seed_does_nothing(case: Case, values: list[Any]) -> bool:
     """The order does not depend on `seed`, at least not in epoch 0, so all runs of this program would read the examples
-    in the same order there. The generator's seed must depend on both `seed` and `epoch`, in every epoch.
+    in the same order in that epoch. The generator's seed must depend on both `seed` and `epoch`, in every epoch.
     """
     return _complete(case, values) and all(v["shares"]["epoch 0"] == v["shares"]["another seed"] for v in values)
 
 
 @observed
 def another_answer_each_time(case: Case, values: list[Any]) -> bool:
-    """The order depends on something besides the arguments: on earlier random draws, or on a clock. A run that is
-    restarted after a crash must read what it would have read.
+    """The order depends on something besides the arguments: on earlier random draws, or on a clock. A run that restarts
+    after a crash must read what it would have read without the crash.
     """
     return any(value["shares"]["again"] != value["shares"]["epoch 0"] for value in values)
 
@@ -241,14 +241,14 @@ def keeps_its_examples(case: Case, values: list[Any]) -> bool:
 @observed
 def swaps_whole_shares(case: Case, values: list[Any]) -> bool:
     """The same examples stay together: what one rank reads in epoch 0, another reads in epoch 1. This is what you get
-    from a single shuffle that is turned or reversed from epoch to epoch. Draw a new order in every epoch.
+    from a single shuffle that is rotated or reversed from epoch to epoch. Draw a new order in every epoch.
     """
     return _complete(case, values) and case.part == SHUFFLED and bool(_kept_together([v["shares"] for v in values]))
 
 
 @observed
 def sorts_its_share(case: Case, values: list[Any]) -> bool:
-    """Each rank reads its examples sorted, whatever was shuffled before. Keep the order of the shuffle."""
+    """Each rank reads its examples sorted, no matter how they were shuffled before. Keep the order of the shuffle."""
     shares = [value["shares"][epoch] for value in values for epoch in ("epoch 0", "epoch 1")]
     return case.part == SHUFFLED and _complete(case, values) and any(map(_sorted, shares))
 

@@ -43,7 +43,7 @@ def plans_of(case: Case, values: list) -> list[Plan]:
 
 
 def wrong_in(plan: Plan) -> str | None:
-    """Return what is wrong, or None if every sequence is there once, batches fit, and all ranks have equally many."""
+    """Return what is wrong, or None if every sequence appears once, batches fit, and all ranks have the same number."""
     count = len(plan.lengths)
     seen = Counter(index for part in plan.parts for batch in part for index in batch)
     unknown = next((index for index in seen if not 0 <= index < count), None)
@@ -60,7 +60,7 @@ def wrong_in(plan: Plan) -> str | None:
         return f"the ranks have {updates} batches: some would wait for a batch that others do not have"
     largest = max(map(max, plan.cells))
     if largest > plan.limit:
-        return f"a batch has {largest} cells (sequences times the longest of them), more than {plan.limit}"
+        return f"a batch has {largest} cells (sequences times the longest length), more than {plan.limit}"
     return None
 
 

@@ -120,9 +120,9 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 @observed
 def depends_on_the_process(case: Case, values: list) -> bool:
-    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
-    differently, on a process id, a host name or a clock. Ranks of a real job are separate processes, so each would
-    plan something else. Use nothing but the arguments.
+    """The plan depends on the process that makes it: on the hash of a string, which every Python process salts
+    differently, or on a process id, a host name or a clock. The ranks of a real job are separate processes, so each
+    would make a different plan. Use nothing but the arguments.
     """
     together = plans_of(case, values)[0]
     alone = replace(together, parts=[value["in one process"] for value in values])
@@ -139,7 +139,7 @@ def ranks_disagree(case: Case, values: list) -> bool:
 
 
 def has_returned_lengths(case: Case, values: list) -> bool:
-    """These are lengths. Return *indices*, places in `lengths`."""
+    """These are lengths. Return *indices* into `lengths`."""
     plan = plans_of(case, values)[0]
     found = sorted(index for batch in plan.batches for index in batch)
     return found == sorted(plan.lengths) != list(range(len(plan.lengths)))
@@ -163,9 +163,9 @@ def has_repeated_some(case: Case, values: list) -> bool:
 
 
 def has_dealt_out_whole_batches(case: Case, values: list) -> bool:
-    """You cut everything into batches and deal these out one by one: unless their number is a multiple of the ranks,
-    some rank has one fewer, and the others hang in the last update. All ranks know how many batches there are: give
-    those without one in the last update an empty one.
+    """You cut everything into batches and deal these out one by one: unless their number is a multiple of the number of
+    ranks, some rank has one fewer, and the others hang in the last update. All ranks know how many batches there are:
+    give every rank that has none left in the last update an empty one.
     """
     plan = wrong_plan(case, values)
     if plan is None or equally_many(plan) or shares_differ_by(plan) <= 1:
@@ -185,15 +185,15 @@ def has_cut_its_own(case: Case, values: list) -> bool:
 
 def has_counted_real_steps(case: Case, values: list) -> bool:
     """You limit the *real* steps of a batch. A rectangle has padding, too: its cells are the number of sequences times
-    the longest of them, and those must fit.
+    the longest length, and those must fit.
     """
     plan = wrong_plan(case, values)
     return plan is not None and too_large(plan) and all(steps(plan, batch) <= plan.limit for batch in plan.batches)
 
 
 def has_limited_all_ranks_together(case: Case, values: list) -> bool:
-    """You fill the limits of all ranks together, and then deal out: one rank gets more than fits. The limit applies to
-    *one* rank's batch.
+    """You fill an update up to the limits of all ranks together, and then deal it out: one rank gets more than fits.
+    The limit applies to *one* rank's batch.
     """
     plan = wrong_plan(case, values)
     if plan is None or not too_large(plan):
@@ -215,16 +215,16 @@ def has_one_more_than_fits(case: Case, values: list) -> bool:
 
 
 def has_measured_by_another_sequence(case: Case, values: list) -> bool:
-    """Measured by its *longest* sequence, a batch is too large: you measured it by a different one, or by their mean.
-    Cells are the number of sequences times the longest of them.
+    """Measured by its *longest* sequence, a batch is too large: you measured it by another sequence, or by the mean.
+    Cells are the number of sequences times the longest length.
     """
     plan = wrong_plan(case, values)
     return plan is not None and too_large(plan)
 
 
 def has_gone_by_the_longest_of_all(case: Case, values: list) -> bool:
-    """No batch has more sequences than would fit if all were as long as the longest of *all*. Short ones take fewer
-    cells: only the longest of each *batch* counts.
+    """No batch has more sequences than would fit if each were as long as the longest *overall*. Short ones take fewer
+    cells: only the longest in each *batch* counts.
     """
     most = [max(map(len, plan.batches)) <= max(1, plan.limit // max(plan.lengths)) for plan in plans_of(case, values)]
     several = any(len(batch) > 1 for plan in plans_of(case, values) for batch in plan.batches)
@@ -268,8 +268,8 @@ def has_dealt_before_it_cut(case: Case, values: list) -> bool:
 
 
 def has_mixed_long_and_short(case: Case, values: list) -> bool:
-    """Long and short sequences are in one batch: a long one stretches all the others, and padding takes up the room of
-    sequences. Put sequences of similar length together.
+    """Long and short sequences are in one batch: a long one stretches all the others, and padding takes up room that
+    sequences could use. Put sequences of similar length together.
     """
     plan = wrong_plan(case, values)
     return plan is not None and is_whole(plan) and too_many(case, plan) and not is_sorted(plan)
@@ -277,7 +277,7 @@ def has_mixed_long_and_short(case: Case, values: list) -> bool:
 
 def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
     """There are more updates than needed: the longest sequence of an update decides for *all* ranks how many they get,
-    even for those with shorter ones. Only the longest of each *batch* counts: fill one batch after the other.
+    even for those with shorter ones. Only the longest in each *batch* counts: fill one batch after another.
     """
     plan = wrong_plan(case, values)
     if plan is None or not is_whole(plan) or not too_many(case, plan):
@@ -286,7 +286,7 @@ def has_measured_all_ranks_by_the_longest(case: Case, values: list) -> bool:
 
 
 def has_left_a_rank_without_work(case: Case, values: list) -> bool:
-    """The work is uneven before the last update: while one rank has much to do, another has half a batch or less, and
+    """The work is uneven before the last update: while one rank has a lot to do, another has half a batch or less, and
     waits. Cut batches from *all* sequences, longest first, and deal them out in turn: full ones land in the same
     update, and what is left over comes last.
     """

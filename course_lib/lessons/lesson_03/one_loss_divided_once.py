@@ -26,21 +26,21 @@ def cases(seed: int) -> list[Case]:
         return Case(part, len(lengths), {"slopes": slopes, "rest": rest, "mask": mask}, says)
 
     return [
-        case("uneven counts", [[2, 1], [1, 2]], 0.5, "3 steps that count on each, and 1 of padding"),
+        case("uneven counts", [[2, 1], [1, 2]], 0.5, "3 steps that count on each rank, and 1 of padding"),
         case("uneven counts", [[4, 3], [1, 1]], 0.5, "7 steps that count on rank 0, 2 on rank 1"),
         *(case("uneven counts", lengths, 0.5, f"lengths {lengths}") for lengths in draw(lengths_from, 6, seed)),
         case("uneven counts", [[200, 90], [7, 3]], 0.5, "300 steps that count"),
         case("anything in the padding", [[2, 1], [2, 2]], float("nan"), "nan in the one cell of padding"),
         case("anything in the padding", [[1, 3], [2, 2]], float("inf"), "infinity in the padding"),
         case("an empty share", [[2, 3], [0, 0], [1, 2]], 0.5, "no step that counts on rank 1"),
-        case("an empty share", [[0], [0], [3]], float("nan"), "steps that count on rank 2 alone, nan elsewhere"),
-        case("an empty share", [[0, 0], [0, 1], [0, 1]], 0.5, "2 steps that count, fewer than ranks"),
+        case("an empty share", [[0], [0], [3]], float("nan"), "steps that count only on rank 2, nan elsewhere"),
+        case("an empty share", [[0, 0], [0, 1], [0, 1]], 0.5, "2 steps that count, fewer than there are ranks"),
         case("an empty share", [[1], [0], [0]], 0.5, "only one step that counts on all ranks together"),
     ]
 
 
 def lengths_from(chance: random.Random) -> list[list[int]]:
-    """Return the lengths of the sequences of two or three ranks, equally many on each."""
+    """Return the lengths of the sequences of two or three ranks, the same number on each."""
     ranks, sequences = chance.choice([2, 3]), chance.randint(1, 3)
     return [[chance.randint(1, 5) for _ in range(sequences)] for _ in range(ranks)]
 
@@ -56,7 +56,7 @@ def drive(answer, slopes: Tensor, rest: Tensor, mask: Tensor):
 
 def judge(case: Case, values: list) -> str | None:
     if any(value["gradients"] is None for value in values):
-        return "backward() finds no way from what it returns to the weights"
+        return "backward() finds no path from what it returns to the weights"
     for name, whole in expected(case).items():
         difference = differs(_mean(values, name), whole, name=f"the mean of the ranks' {name}")
         if difference:
@@ -97,8 +97,8 @@ def _sums(cells: Tensor, mask: Tensor) -> Tensor:
 
 @observed
 def is_a_constant_if_empty(case: Case, values: list) -> bool:
-    """A rank without steps that count returns a number that no weight leads to, so `backward()` raises there. The sum
-    over no steps is 0, too, and it has a graph: `losses.masked_fill(~mask, 0).sum()`.
+    """A rank without steps that count returns a number that doesn't depend on any weight, so `backward()` raises an
+    error there. The sum over no steps is also 0, but it has a graph: `losses.masked_fill(~mask, 0).sum()`.
     """
     constant = [not isinstance(value["gradients"], Tensor) for value in values]
     return any(constant) and constant == [not mask.any() for mask in case.inputs["mask"]]
@@ -106,15 +106,15 @@ def is_a_constant_if_empty(case: Case, values: list) -> bool:
 
 @observed
 def has_cut_the_graph(case: Case, values: list) -> bool:
-    """`backward()` finds no way from what you return to the weights: somewhere it left the graph, as through `item()`,
-    `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.
+    """`backward()` finds no path from what you return to the weights: somewhere you left the graph, for example through
+    `item()`, `detach()` or `torch.tensor`. Only counts may leave the graph; the sum of losses must stay in it.
     """
     return any(not isinstance(value["gradients"], Tensor) for value in values)
 
 
 def has_divided_by_more_than_there_are(case: Case, values: list) -> bool:
-    """You divide by more steps than count. Their number is at least 1 on all ranks together, so it needs no lower
-    limit; on one rank, or as a mean per rank, it may be less than 1, and stays what it is.
+    """You divide by more steps than count. Over all ranks together, at least 1 step counts, so the total needs no lower
+    limit; the count of one rank, or the mean per rank, may be less than 1: leave it as it is.
     """
     counts = case.inputs["mask"].flatten(1).sum(dim=1)
     if counts.all() and counts.sum() >= case.ranks:
@@ -182,8 +182,9 @@ def has_counted_sequences(case: Case, values: list) -> bool:
 
 
 def returns_the_loss_of_all(case: Case, values: list) -> bool:
-    """The loss is right, but its gradient is too small by the number of ranks: each rank returns the loss of all, and
-    only its own part has a graph. Return only this rank's part, scaled so that the mean over the ranks is right.
+    """The loss is right, but its gradient is too small by a factor of the number of ranks: each rank returns the loss
+    of all, and only its own part has a graph. Return only this rank's part, scaled so that the mean over the ranks is
+    right.
     """
     right = expected(case)
     loss, gradient = (differs(_mean(values, name), right[name]) is None for name in ("losses", "gradients"))
@@ -191,15 +192,15 @@ def returns_the_loss_of_all(case: Case, values: list) -> bool:
 
 
 def has_forgotten_the_ranks(case: Case, values: list) -> bool:
-    """It is too small by the number of ranks: you divide by the count of all ranks, and then the mean over the ranks
-    divides again. Multiply to compensate.
+    """The result is too small by a factor of the number of ranks: you divide by the count of all ranks, and then the
+    mean over the ranks divides again. Multiply to compensate.
     """
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() / case.ranks)
 
 
 def has_multiplied_twice(case: Case, values: list) -> bool | None:
-    """It is too large by the number of ranks: the mean over the ranks divides by their number once, so multiply once,
-    and don't add up losses that are already added up.
+    """The result is too large by a factor of the number of ranks: the mean over the ranks divides by their number once,
+    so multiply once, and don't add up losses that are already added up.
     """
     uneven = len({int(mask.sum()) for mask in case.inputs["mask"]}) > 1  # if even, a rank's own count does the same
     return _is_like(case, values, lambda cells, mask: cells[mask].mean() * case.ranks) if uneven else None
@@ -214,7 +215,7 @@ def has_never_divided(case: Case, values: list) -> bool:
 
 
 def has_hidden_the_padding(case: Case, values: list) -> bool:
-    """The loss is right, but its gradient has the padding's in it: you overwrote the padding where autograd doesn't see
+    """The loss is right, but its gradient includes the padding's: you overwrote the padding where autograd doesn't see
     it (`.data`, `detach()`, `no_grad()`). Use `losses.masked_fill(~mask, 0)`.
     """
     loss_is_right = differs(_mean(values, "losses"), expected(case)["losses"]) is None
@@ -222,8 +223,8 @@ def has_hidden_the_padding(case: Case, values: list) -> bool:
 
 
 def has_added_the_padding(case: Case, values: list) -> bool:
-    """The count is right, but the sum has the padding in it: its losses are numbers like any other. Sum over
-    the mask.
+    """The count is right, but the sum includes the padding, whose losses are numbers like any other. Sum only where the
+    mask is true.
     """
     return _is_like(case, values, lambda cells, mask: cells.nan_to_num().sum() / mask.sum())
 

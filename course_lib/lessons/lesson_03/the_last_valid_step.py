@@ -86,8 +86,8 @@ def _is_right(case: Case, values: list) -> bool:
 
 @observed
 def has_changed_the_lengths(case: Case, values: list) -> bool:
-    """You change `lengths`, the caller's tensor, in place (`-=`, or a method with an underscore at its end): the loss
-    that reads it next would get wrong ones. Make a new tensor, as `lengths - 1` does.
+    """You change `lengths`, the caller's tensor, in place (`-=`, or a method whose name ends in an underscore): the
+    loss that reads it next would get the wrong lengths. Make a new tensor, as `lengths - 1` does.
     """
     return differs(values[0]["lengths"], case.inputs["lengths"]) is not None
 
@@ -124,7 +124,7 @@ def has_another_gradient(case: Case, values: list) -> bool:
 
 def has_read_the_last_column(case: Case, values: list) -> bool:
     """You read the last column of the rectangle. For every sequence but the longest, that is the state after the LSTM
-    ran on over padding. Each sequence has its own end: `lengths` says where.
+    kept running over padding. Each sequence has its own end: `lengths` says where.
     """
     last = case.inputs["outputs"].shape[0] - 1
     ways = (lambda length: last), (lambda length: last if length else None)
@@ -146,7 +146,7 @@ def is_one_step_late(case: Case, values: list) -> bool:
 
 
 def is_one_step_early(case: Case, values: list) -> bool:
-    """You read the step before the last: a sequence of length 3 ends at step 2, counted from 0."""
+    """You read the second-to-last step: a sequence of length 3 ends at step 2, counted from 0."""
     return _picks(case, values, lambda length: max(length - 2, 0) if length else None)
 
 
@@ -191,7 +191,7 @@ def has_left_out_empty_ones(case: Case, values: list) -> bool:
 
 
 def is_batch_first(case: Case, values: list) -> bool:
-    """You take the first dimension for the sequences. In this course it is time: `outputs[step, sequence]`. If there
+    """You treat the first dimension as the sequences. In this course it is time: `outputs[step, sequence]`. If there
     are as many steps as sequences, nothing warns you.
     """
     outputs, lengths = case.inputs["outputs"], case.inputs["lengths"]

@@ -138,8 +138,8 @@ def has_drifted_apart(case: Case, values: list) -> bool:
 
 
 def has_averaged_once_more(case: Case, values: list) -> bool:
-    """The gradient is too small by the number of ranks: `count` already includes the examples of all ranks, so add up
-    the ranks' parts instead of averaging them.
+    """The gradient is too small by a factor of the number of ranks: `count` already includes the examples of all ranks,
+    so add up the ranks' parts instead of averaging them.
     """
     mean = _whole(case) / case.ranks
     return _is_norm(values, mean.norm()) or _stepped_with(case, values, mean)
@@ -162,7 +162,7 @@ def has_clipped_pieces(case: Case, values: list) -> bool:
 
 def has_clipped_its_own(case: Case, values: list) -> bool:
     """Each rank clips its own gradient, and then they are added up: ranks are scaled by different factors, and the sum
-    may exceed the limit. First the sum over all ranks, then the norm.
+    may exceed the limit. Sum over all ranks first, then take the norm.
     """
     own = [clipped(gradient_of(case, pieces), case.inputs["limit"]) for pieces in case.inputs["micro_batches"]]
     return _is_sum_of_clipped(case, values, torch.stack(own).sum(dim=0))
@@ -204,7 +204,8 @@ def has_stretched(case: Case, values: list) -> bool:
 
 def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
     """This is a different norm: the largest absolute value of the gradient, the sum of the absolute values, or the sum
-    of the squares without its root. Clip by the root of the sum of the squares of all its numbers, and return that.
+    of the squares without the square root. Clip by the square root of the sum of the squares of all its numbers, and
+    return that.
     """
     sizes = _whole(case).abs()
     other = any(_is_norm(values, each) for each in (sizes.max(), sizes.sum(), sizes.square().sum()))
@@ -212,7 +213,7 @@ def has_taken_another_kind_of_norm(case: Case, values: list) -> bool:
 
 
 def has_returned_another_norm(case: Case, values: list) -> bool:
-    """The weights are right. Return the norm of the whole gradient *before* clipping: the root of the sum of the
+    """The weights are right. Return the norm of the whole gradient *before* clipping: the square root of the sum of the
     squares of all its numbers.
     """
     limit, gradient = case.inputs["limit"], _whole(case)

@@ -128,8 +128,8 @@ def _last_pass_is(case: Case, values: list, sent: Callable[[Tensor], Tensor]) ->
 
 
 def has_averaged_the_last_pass(case: Case, values: list) -> bool:
-    """A tensor hook sees *this backward pass's* gradient, not what has been accumulated: with one micro-batch it is
-    right, and its test passes. What the earlier passes left in `.grad` is never averaged. Use the hook that runs
+    """A tensor hook sees *this backward pass's* gradient, not what has been accumulated: with one micro-batch that is
+    right, and a test with one passes. What the earlier passes left in `.grad` is never averaged. Use the hook that runs
     *after* the gradient has been added.
     """
     return _last_pass_is(case, values, lambda single: single[:, :, :-1].sum(dim=2) + single[:, :, -1].mean(dim=0))
@@ -208,8 +208,8 @@ def has_counted_hooks(case: Case, values: list) -> bool | None:
 
 def has_shared_a_count(case: Case, values: list) -> bool | None:
     """Several parameters share a count, such as all that are called `weight`: a pass counts once for each of them, so
-    some are sent too early. Keep a count for every single parameter: a name is unique only with the names of its
-    modules, as in `named_parameters()`.
+    some are sent too early. Keep a separate count for each parameter: a name is unique only together with the names of
+    its modules, as in `named_parameters()`.
     """
     layers = case.inputs["layers"]
     return _counts_so_often_in_a_pass(case, values, layers) if layers > 1 else None

@@ -167,8 +167,8 @@ def has_made_k_updates(case: Case, values: list) -> bool | None:
 
 
 def has_lost_the_tail(case: Case, values: list) -> bool:
-    """The last micro-batches are fewer than k, and no update is made from them: they are lost, or leak into the next
-    epoch. They form an update, too, with its own count.
+    """Fewer than k micro-batches are left at the end, and no update is made from them: they are lost, or leak into the
+    next epoch. They form an update, too, with its own count.
     """
     full = len(case.inputs["micro_batches"]) // case.inputs["k"]
     has_tail = full * case.inputs["k"] < len(case.inputs["micro_batches"])
@@ -270,8 +270,8 @@ def has_never_zeroed(case: Case, values: list) -> bool:
 
 
 def has_stepped_once_more(case: Case, values: list) -> bool:
-    """There is one step too many, after the last update, with gradients of zero: momentum moves the weights all the
-    same. Step for the tail only if there is one.
+    """There is one step too many, after the last update, with gradients of zero: momentum still moves the weights. Step
+    for the tail only if there is one.
     """
     return _is_like(case, values, lambda sizes: [size / sum(sizes) for size in sizes], once_more=True)
 

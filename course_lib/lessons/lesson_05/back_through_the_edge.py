@@ -43,7 +43,7 @@ def cases(seed: int) -> list[Case]:
             "batch": numbers(sequences, steps, WIDTH),
             "targets": numbers(sequences, steps, WIDTH),
         }
-        return Case(part, ranks, inputs, f"a stage each, {sequences} sequences of {steps} steps")
+        return Case(part, ranks, inputs, f"one stage per rank, {sequences} sequences of {steps} steps")
 
     return [
         case("one edge", 2, 2, 3),
@@ -91,7 +91,7 @@ def _too_short(case: Case, values: list) -> list[str]:
     each = 8 * case.inputs["batch"].numel()
     edges = [(rank > 0) + (rank < case.ranks - 1) for rank in range(case.ranks)]
     return [
-        f"{value['messages']} messages of {value['bytes']} bytes in all; in float64, each has {each}"
+        f"{value['messages']} messages of {value['bytes']} bytes in all; in float64, each takes {each}"
         if value["messages"] == edge and value["bytes"] < edge * each
         else ""
         for value, edge in zip(values, edges, strict=True)
@@ -100,8 +100,8 @@ def _too_short(case: Case, values: list) -> list[str]:
 
 @observed
 def has_sent_short_numbers(case: Case, values: list) -> bool:
-    """The gradients are right to a few digits, but not all messages are float64: a message in a shorter dtype, such as
-    `torch.empty(shape)` has by default, loses the other digits. Send and receive in float64, forward and back.
+    """The gradients are right to a few digits, but not all messages are float64: a message in a lower-precision dtype,
+    such as the default of `torch.empty(shape)`, loses the other digits. Send and receive in float64, forward and back.
     """
     right = same_as(expected)(case, [value["gradients"] for value in values]) is None
     return right and any(_too_short(case, values))
@@ -116,7 +116,7 @@ def costs(case: Case, values: list) -> list[Cost]:
     return [
         Cost("runs of a stage", max(value["runs"] for value in values), 1),
         Cost("messages that a rank sends", most["messages"], budget, at_least=min(1, budget)),
-        Cost("bytes that it sends", most["bytes"], budget * size),
+        Cost("bytes that this rank sends", most["bytes"], budget * size),
         Cost("messages that go past a neighbor", max(far), 0),
         Cost("collectives", max(sum(value["collectives"].values()) for value in values), 0),
     ]
@@ -133,8 +133,8 @@ def has_no_gradient_anywhere(case: Case, values: list) -> bool:
 
 @observed
 def has_overwritten_its_inputs(case: Case, values: list) -> bool:
-    """All gradients are right except those of `weight_ih`, which the backward pass makes from the stage's inputs: it
-    found something else there. If you receive the gradient into the tensor that holds the inputs, use a new one.
+    """All gradients are right except those of `weight_ih`, which the backward pass computes from the stage's inputs: by
+    then, something else was there. If you receive the gradient into the tensor that holds the inputs, use a new one.
     """
     pairs = [(value["gradients"], right) for value, right in zip(values, expected(case), strict=True)]
     wrong = {name for own, right in pairs for name in right if differs(own[name], right[name]) is not None}
@@ -179,7 +179,7 @@ def has_waited_for_all(case: Case, values: list) -> bool:
 
 def has_called_a_collective(case: Case, values: list) -> bool:
     """The gradients are right, but a collective carries them: all ranks take part in what concerns two of them. Two
-    messages cross an edge: `send` and `recv` with the rank before and the rank after.
+    messages cross an edge: `send` and `recv` with the previous rank and the next.
     """
     *_, collectives = costs(case, values)
     return judge(case, values) is None and collectives.spent > 0
@@ -202,7 +202,7 @@ def _is_like(
     start: Way = lambda i, o, gradient: gradient,
     returned: Way = lambda i, o, gradient: i.grad,
 ) -> bool:
-    """Return whether the gradients are wrong, and those of a backward pass that starts at `start`, sends `returned`."""
+    """Return whether the gradients are wrong, and match a backward pass with this `start` that sends `returned`."""
     stages = [BatchFirst(weights) for weights in case.inputs["weights"]]
     received, sent = [], []
     batch = case.inputs["batch"]
@@ -229,8 +229,8 @@ def has_begun_without_it(case: Case, values: list) -> bool:
 
 
 def has_sent_the_gradient_of_its_outputs(case: Case, values: list) -> bool:
-    """What you send back is the gradient of the loss with respect to your *outputs*. The rank before needs the gradient
-    with respect to what it sent: your inputs. Take the gradient back through your own stage first.
+    """What you send back is the gradient of the loss with respect to your *outputs*. The previous rank needs the
+    gradient with respect to what it sent: your inputs. Run the backward pass through your own stage first.
     """
 
     def last_is_right(inputs: Tensor, outputs: Tensor, gradient: Tensor) -> Tensor:
@@ -258,8 +258,8 @@ def has_sent_the_activations_back(case: Case, values: list) -> bool:
 
 
 def has_sent_more(case: Case, values: list) -> bool:
-    """The gradients are right, but there are more messages than two for each edge, or larger ones. All ranks know the
-    `shape`, and a rank needs only one tensor from another.
+    """The gradients are right, but there are more messages than two per edge, or larger ones than necessary. All ranks
+    know the `shape`, and a rank needs only one tensor from each neighbor.
     """
     return judge(case, values) is None
 
@@ -275,7 +275,7 @@ def is_wrong_before_the_last_stage(case: Case, values: list) -> bool:
 @observed
 def is_wrong_from_the_last_stage_on(case: Case, values: list) -> bool:
     """The gradients of the last stage are wrong, though it needs none from other ranks: look at what it receives, and
-    at the loss from which it goes back.
+    at the loss where its backward pass begins.
     """
     return judge(case, values) is not None
 

@@ -133,8 +133,9 @@ def costs(case: Case, values: list) -> list[Cost]:
 
 
 def has_gathered_the_weights(case: Case, values: list) -> bool:
-    """The numbers are right, but no step sends anything forward, and yet a lot travels: the weights, it seems, instead
-    of h. Then every rank holds the whole layer, which was too large for one. Send only h, after every step.
+    """The numbers are right, but there is no message per step in the forward pass, and yet a lot is sent: the weights,
+    it seems, instead of h. Then every rank holds the whole layer, which was too large for one. Send only h, after every
+    step.
     """
     own = sum(case.inputs[name].numel() for name in WEIGHTS) // case.ranks
     few = max(value["calls"][0] for value in values) <= len(WEIGHTS)

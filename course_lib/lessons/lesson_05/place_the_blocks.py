@@ -124,7 +124,7 @@ def judge(case: Case, values: list) -> str | None:
         return f"{show(parts)}: there must be {len(memory)} lists, one for each device, and each block in one of them"
     blocks = [block for part in parts for block in part]
     if sorted(blocks) != list(range(len(sizes))):
-        return f"{parts}: every block from 0 to {len(sizes) - 1} must be in it once"
+        return f"{parts}: every block from 0 to {len(sizes) - 1} must appear exactly once"
     if blocks != sorted(blocks):
         return f"{parts}: the blocks of a device must be consecutive, and the devices in order"
     used = [sum(sizes[block] for block in part) for part in parts]
@@ -278,8 +278,8 @@ def has_taken_the_devices_for_alike(case: Case, values: list) -> bool:
 
 @observed
 def has_made_the_sum_small(case: Case, values: list) -> bool:
-    """The *sum* of all devices' seconds is minimal. In a pipeline, the devices work at the same time, and all wait for
-    the slowest: minimize its seconds.
+    """The *sum* of all devices' seconds is what you minimize. In a pipeline, the devices work at the same time, and all
+    wait for the slowest: minimize its seconds.
     """
     return _follows(case, values, lambda s, z, m: (lambda way: sum(times(s, way)), lambda way: fits(z, m, way)))
 
@@ -294,7 +294,7 @@ def has_balanced_the_memory(case: Case, values: list) -> bool:
 
 @observed
 def has_counted_blocks(case: Case, values: list) -> bool:
-    """There are equally many blocks on each device, give or take one: that is equal work only if blocks and devices are
+    """Each device has the same number of blocks, give or take one: that is equal work only if blocks and devices are
     alike. Compare their seconds.
     """
 
@@ -319,7 +319,7 @@ def has_filled_one_after_the_other(case: Case, values: list) -> bool:
 @observed
 def is_not_the_fastest(case: Case, values: list) -> bool:
     """The placement fits, but another one that fits is faster. All devices wait for the slowest: compare whole
-    placements by the seconds of their slowest device, all its blocks together, and take the one with the fewest.
+    placements by the total seconds of their slowest device, and take the one with the fewest.
     """
     parts, sizes, memory = values[0]["parts"], case.inputs["sizes"], case.inputs["memory"]
     in_order = [block for part in parts for block in part] == list(range(len(sizes)))

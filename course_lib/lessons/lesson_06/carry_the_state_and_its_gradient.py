@@ -160,8 +160,8 @@ def carries_half_of_the_state(case: Case, values: list) -> bool:
 
 @observed
 def carries_across_ranks(case: Case, values: list) -> bool:
-    """Rank 0's outputs are right, rank 1's are not: rank 1 starts from a state other than its own last one, or its
-    inputs are not rank 0's outputs. The state stays on its stage; only outputs are sent.
+    """Rank 0's outputs are right, rank 1's are not: either rank 1 starts a chunk from a state that isn't its own
+    previous one, or its inputs are not rank 0's outputs. The state stays on its stage; only outputs are sent.
     """
     right = one_process(case)
     wrong = differs(values[1]["outputs"], right[1]["outputs"])
@@ -222,8 +222,8 @@ def in_another_order(case: Case, values: list) -> bool:
 
 @observed
 def one_too_many(case: Case, values: list) -> bool:
-    """`carried` has one entry for every chunk but the first: that one starts from the zero state, which was not carried
-    from anywhere. The state in which the last chunk ended is not carried on.
+    """`carried` should have one entry for every chunk but the first, which starts from the zero state: nothing was
+    carried into it. The last chunk's final state is not carried anywhere, either.
     """
     return all(len(value["carried"]) == len(case.inputs["chunks"]) for value in values)
 

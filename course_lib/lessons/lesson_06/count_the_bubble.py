@@ -131,14 +131,14 @@ def makespan_is_right(case: Case, values: list) -> bool:
 
 @observed
 def answers_from_memory(case: Case, values: list) -> bool:
-    """The first answer is right, but the second call returns the same one, although the stages are slower: something is
-    kept between calls, with only the sizes as its key. The key of a cache must contain *all* arguments.
+    """The first result is right, but the second call returns the same one, although the stages are slower: something is
+    kept between calls, under a key that has only the sizes. A cache key must contain *all* arguments.
     """
     return makespan_is_right(case, values) and near(values[0]["slower"], values[0]["makespan"])
 
 
 def grows_with_the_micro_batches(case: Case, values: list) -> bool:
-    """The work your function does should not grow with the micro-batches: it loops over them one by one, like a
+    """The work your function does should not grow with the micro-batches, but it loops over them one by one, like a
     simulation. Every micro-batch but the first is one slot behind the previous one: `micro_batches - 1` slots, one
     multiplication.
     """
@@ -254,7 +254,7 @@ def slowest_of_both_together(case: Case, values: list) -> bool:
 
 def paced_by_an_end(case: Case, values: list) -> bool:
     """You let the micro-batches follow one another at the pace of the first stage, or of the last. They queue at the
-    *slowest* stage, which may be any: find it separately for each pass.
+    *slowest* stage, which may be any of them: find it separately for each pass.
     """
     pieces, forward, backward = sizes(case)
     ends = {forward[place] + backward[place] for place in (0, -1)} - {slowest(case)}
@@ -265,7 +265,7 @@ def paced_by_an_end(case: Case, values: list) -> bool:
 
 
 def leaves_out_the_last_stage(case: Case, values: list) -> bool:
-    """You add the slowest stage to all stages but the last: as if it were the last that is the slowest. Leave out the
+    """You add the slowest stage to all stages but the last, as if the last one were the slowest. Leave out the
     *slowest* stage itself: a micro-batch goes through each of the others once.
     """
     pieces, forward, backward = sizes(case)

@@ -150,8 +150,8 @@ def cuts_are(case: Case, values: list, cuts: list[Cut], name: str) -> bool:
 
 @observed
 def changes_what_it_was_given(case: Case, values: list) -> bool:
-    """You change a tensor that you were given: its numbers, or you make the caller's own tensor a leaf, and later
-    backward passes add to its `.grad`. Make a leaf of your own: `chunk.detach().requires_grad_()`.
+    """You change a tensor that you were given: either you overwrite its numbers, or you make the caller's own tensor a
+    leaf, so that later backward passes add to its `.grad`. Make your own leaf: `chunk.detach().requires_grad_()`.
     """
     return values[0]["changed"]
 
@@ -242,8 +242,8 @@ def in_the_order_of_the_way_back(case: Case, values: list) -> bool:
 
 @observed
 def gradient_of_another_state(case: Case, values: list) -> bool:
-    """All gradients are right except that of `state`: it is the gradient of the state from which the *first* chunk
-    started, and comes out of the last backward pass.
+    """All gradients are right except that of `state`: it should be the gradient of the state from which the *first*
+    chunk started, which comes out of the last backward pass.
     """
     return has(values, one_process(case), "outputs", "of_inputs", "parameters")
 

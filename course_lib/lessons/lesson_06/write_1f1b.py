@@ -44,7 +44,7 @@ def judge(case: Case, values: list) -> str | None:
     stages, micro_batches, most = case.inputs.values()
     rows = values[0]
     if len(rows) != stages:
-        return f"there are lists for {len(rows)} stages, it should be {stages}"
+        return f"there are lists for {len(rows)} stages; there should be {stages}"
     for stage, row in enumerate(rows):
         strange = strange_action(row, micro_batches)
         if strange is not None:
@@ -84,7 +84,9 @@ def holds_too_much(schedule: Schedule, most: int) -> str | None:
 
 
 def turns(stage: int, stages: int, micro_batches: int, most: int) -> list[str]:
-    """Return one stage's actions: as many forwards first as are needed and allowed, then one backward, one forward."""
+    """Return one stage's actions: as many forwards as are needed and allowed, then one backward, one forward, and so
+    on.
+    """
     return taking_turns(micro_batches, min(most, stages - stage))
 
 
@@ -112,14 +114,14 @@ def needed(case: Case) -> list[int]:
 
 @observed
 def not_a_list_of_texts(case: Case, values: list) -> bool:
-    """An action is a string, "F0", and a stage returns a list of them."""
+    """An action is a string such as "F0", and the result for a stage is a list of them."""
     return any(not isinstance(action, str) or len(action) < 2 for row in values[0] for action in row)
 
 
 @observed
 def goes_on_with_the_last_list(case: Case, values: list) -> bool:
-    """Each stage's list begins with all of the previous stage's: the list is kept from one call to the next, as a
-    default argument such as `actions=[]` is. Make a new list in every call.
+    """Each stage's list begins with all of the previous stage's actions: the list is kept from one call to the next, as
+    a default argument such as `actions=[]` is. Make a new list in every call.
     """
     pairs = list(pairwise(values[0]))
     return bool(pairs) and all(len(row) > len(last) and row[: len(last)] == last for last, row in pairs)
@@ -204,7 +206,7 @@ def the_wrong_way_round(case: Case, values: list) -> bool:
 @observed
 def the_same_everywhere(case: Case, values: list) -> bool:
     """All stages start with the same number of forwards. The later the stage, the sooner it can start its backwards,
-    and the stages before it wait for those: how far ahead a stage must run depends on its place.
+    and the stages before it wait for those: how far ahead a stage must run depends on its position.
     """
     ahead = {first_forwards(row) for row in rows_of(values)}
     once = all(len(set(row)) == len(row) for row in values[0])

@@ -128,7 +128,7 @@ def own_norm(case: Case, values: list) -> bool:
 @observed
 def frozen_ones_return_nothing(case: Case, values: list) -> bool:
     """The ranks whose stage has a gradient return the right norm, and those whose stage is frozen do not. It is the
-    norm of the whole model: what came of the sum is the same on every rank, also where nothing was put in.
+    norm of the whole model: the result of the sum is the same on every rank, even on one that contributed nothing.
     """
     right, norms = norm_of(case.inputs["gradients"]), own_norms(case) * case.inputs["replicas"]
     known = [differs(value["norm"], right) is None for value in values]
@@ -179,7 +179,9 @@ def largest_of_the_stages(case: Case, values: list) -> bool:
 
 
 def norm_after_clipping(case: Case, values: list) -> bool:
-    """You return the norm of the gradient *after* clipping. Return the one before: it shows how training is going."""
+    """You return the norm of the gradient *after* clipping. Return the norm *before* clipping: it shows how training is
+    going.
+    """
     return norms_are(case, values, [case.inputs["limit"]] * len(case.inputs["gradients"]))
 
 
@@ -218,7 +220,7 @@ def each_by_its_own_factor(case: Case, values: list) -> bool:
 
 def each_parameter_by_its_own_norm(case: Case, values: list) -> bool:
     """Each parameter's gradient is clipped by its own norm, so the parameters shrink by different factors and the
-    gradient changes its direction. Multiply all of them by the same factor, limit / norm of the whole.
+    gradient changes direction. Multiply all of them by the same factor, limit / norm of the whole.
     """
     gradients, limit, _ = case.inputs.values()
     factors = [[1.0 if one is None else min(1.0, limit / max(stage_norm([one]), 1e-9)) for one in s] for s in gradients]
@@ -229,8 +231,8 @@ def each_parameter_by_its_own_norm(case: Case, values: list) -> bool:
 
 @observed
 def only_some_ranks_clip(case: Case, values: list) -> bool:
-    """Some ranks have clipped gradients, and others have theirs as they were: every rank multiplies its own gradients,
-    by the same factor.
+    """Some ranks have clipped gradients, and others have theirs as they were: every rank must multiply its own
+    gradients by the same factor.
     """
     stages = case.inputs["gradients"] * case.inputs["replicas"]
     kept = [differs(value["gradients"], stage) is None for value, stage in zip(values, stages, strict=True)]
@@ -240,8 +242,8 @@ def only_some_ranks_clip(case: Case, values: list) -> bool:
 
 @observed
 def gives_frozen_ones_a_gradient(case: Case, values: list) -> bool:
-    """A frozen parameter has a gradient after the call: zeros, where there was None. An optimizer with
-    weight decay or momentum would now move it. Skip parameters whose `.grad` is None.
+    """A frozen parameter has a gradient after the call: zeros instead of None. An optimizer with weight decay or
+    momentum would now move it. Skip parameters whose `.grad` is None.
     """
     found = [
         [None if one is None else had for one, had in zip(each["gradients"], value["gradients"], strict=True)]

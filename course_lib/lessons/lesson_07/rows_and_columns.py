@@ -104,7 +104,7 @@ def divides_by_the_replicas(case: Case, values: list) -> bool:
 
 
 def leaves_itself_out(case: Case, values: list) -> bool:
-    """A group includes all its ranks, and also the calling rank, which could not take part in the sum otherwise."""
+    """A group includes all its ranks, even the calling rank: otherwise, it could not take part in the sum."""
     right = right_table(**case.inputs)
     others = {
         name: [[one for one in place[name] if one != rank] for rank, place in enumerate(right)] for name in GROUPS

@@ -273,14 +273,14 @@ def state_of_everything(case: Case, values: list) -> bool:
 
 
 def held_more_than_once(case: Case, values: list) -> bool:
-    """Some of the state is on more than one rank. Every number of it belongs to one rank, its owner."""
+    """Some of the state is on more than one rank. Every number in it belongs on exactly one rank, its owner."""
     several = sum(value["state"] for value in values) > 1.1 * everything(case)
     return too_much(case, values) and case.part == STATE and several
 
 
 def parts_of_unequal_size(case: Case, values: list) -> bool:
-    """The parts are unequal: one rank has more than its share and a largest parameter on top. (Equally many
-    *parameters* are not equally many *numbers*.) Give each parameter, largest first, to the rank with the fewest
+    """The parts are unequal: one rank has more than its share plus the largest parameter. (An equal split of
+    *parameters* is not an equal split of *numbers*.) Give each parameter, largest first, to the rank with the fewest
     numbers so far, or cut the numbers themselves into equal pieces.
     """
     return too_much(case, values) and case.part == STATE

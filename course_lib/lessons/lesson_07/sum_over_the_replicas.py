@@ -216,8 +216,8 @@ def counts_every_stage(case: Case, values: list) -> bool:
 
 
 def divides_by_the_replicas_too(case: Case, values: list) -> bool:
-    """The gradient is too small by the number of replicas: you divide by that, or take a mean as DDP does, and by the
-    count of all replicas as well. Their sum, divided by that count, is already the mean over all tokens.
+    """The gradient is too small by a factor of the number of replicas: you divide by that, or take a mean as DDP does,
+    and by the count of all replicas as well. Their sum, divided by that count, is already the mean over all tokens.
     """
     replicas, stages = len(case.inputs["counts"]), len(case.inputs["gradients"][0])
     total = replicas * sum(case.inputs["counts"])

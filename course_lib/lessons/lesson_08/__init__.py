@@ -27,5 +27,5 @@ def mean_of_all(total, count):
 
 
 def evidence(name: str) -> Path:
-    """Return a file of the real NCCL hang in docs/nccl/hang: four ranks, of which rank 2 skips an all-reduce."""
+    """Return a file of the real NCCL hang in docs/nccl/hang: four ranks; rank 2 skips an all-reduce."""
     return course_folder() / "docs" / "nccl" / "hang" / name

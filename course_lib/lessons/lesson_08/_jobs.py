@@ -24,8 +24,8 @@ Program = Sequence[Step]
 def run(programs: Sequence[Program], groups: Mapping[str, Sequence[int]]) -> list[int]:
     """Return how many steps each rank has completed when no rank can make progress.
 
-    A send waits for its receive. A collective waits until every member makes the same call as its *next* one on the
-    group, on any line.
+    A send waits for its receive. A collective waits until every member's *next* call is the same one on the same group,
+    on any line.
     """
     done = [0] * len(programs)
 

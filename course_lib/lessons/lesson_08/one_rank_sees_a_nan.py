@@ -88,7 +88,7 @@ def _finite(case: Case) -> list[bool]:
 
 @observed
 def too_few(case: Case, values: list) -> bool:
-    """There are fewer weights than updates. A bad gradient skips only *one* update, whose unchanged weights still
+    """There are fewer weights than updates. A bad gradient skips only *one* update, and the unchanged weights still
     belong in the list.
     """
     return any(len(value["weights"]) < len(_finite(case)) for value in values)
@@ -131,7 +131,7 @@ def never_skips(case: Case, values: list) -> bool:
 
 def one_is_enough(case: Case, values: list) -> bool:
     """A nan on one rank got into the sum, and through it into all ranks' weights. Whether to skip depends on *all*
-    ranks: not on one of them, and not only if every one has a nan.
+    ranks: it's not enough to look at one, or to skip only if every one has a nan.
     """
     return not _stay_finite(values)
 
@@ -160,8 +160,8 @@ def skips_too_much(case: Case, values: list) -> bool:
 
 @observed
 def takes_large_for_infinite(case: Case, values: list) -> bool:
-    """An update was skipped whose gradients are large, but finite. The square of a finite number may be infinite, and
-    so may a norm: test the numbers themselves.
+    """An update with large but finite gradients was skipped. The square of a finite number may be infinite, and so may
+    a norm: test the numbers themselves.
     """
     large = (case.inputs["gradients"].abs() == LARGE).any(dim=2).any(dim=0).tolist()
     skipped = _skipped_for_nothing(case, values)
@@ -197,7 +197,7 @@ def own_gradients(case: Case, values: list) -> bool:
 
 
 def decides_alone(weight, gradients, rate):
-    """Each rank decides for itself: the rank with the nan makes one all-reduce fewer than the others."""
+    """Each rank decides for itself: the rank with the nan makes one fewer all-reduce than the others."""
     weights = []
     for gradient in gradients:
         if gradient.isfinite().all():

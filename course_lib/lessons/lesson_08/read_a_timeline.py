@@ -132,8 +132,8 @@ def waiting_is_no_work(case: Case, values: list) -> bool:
 
 @observed
 def hidden_by_the_backward_pass(case: Case, values: list) -> bool:
-    """Communication is not what takes the time here: when the last rank has ended its backward pass, hardly any of it
-    is left. Add up where the time goes, for each rank and each name.
+    """Communication is not what takes the time here: once the last rank has finished its backward pass, hardly any of
+    it is left. Add up where the time goes, for each rank and each name.
     """
     return values[0]["found"][1] in ("network", "no overlap") and _truth(case)[1] == "data"
 
@@ -189,7 +189,7 @@ def all_is_well(case: Case, values: list) -> bool:
 
 @observed
 def something_is_wrong(case: Case, values: list) -> bool:
-    """Something takes a quarter of this run's time or more, and was not found. Add up where the time goes, for each
+    """Something takes a quarter of this run's time or more, but it was not found. Add up where the time goes, for each
     rank and each name.
     """
     return values[0]["found"][1] == "fine"

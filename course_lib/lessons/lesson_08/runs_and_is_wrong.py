@@ -17,7 +17,7 @@ from course_lib.lessons.symptoms import observed
 CAUSES = ("start", "repeats", "own gradient", "other rate", "not applied", "sum", "group", "none")
 OF_ONE_RANK = ("start", "repeats", "own gradient", "other rate", "not applied")
 BATCH = 2  # examples per rank and update; with four ranks or more, some ranks have more
-RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # the small one changes weights little, but by far more than rounding
+RATES, SMALL_RATE = (0.05, 0.1, 0.2), 0.001  # the small one changes weights little, but far more than rounding does
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ def _truth(case: Case) -> tuple:
 
 @observed
 def a_later_fault(case: Case, values: list) -> bool:
-    """This is a fault, too, but not the first one. An earlier update comes first; within an update, the first line of
-    the table that is true.
+    """This is a fault, too, but not the first one. Earlier updates come first; within an update, the fault that comes
+    first in the table.
     """
     assert isinstance(case, Diagnosed)
     return tuple(values[0]["found"]) in case.truth[1]
@@ -208,15 +208,15 @@ def sees_ghosts(case: Case, values: list) -> bool:
 
 @observed
 def sees_nothing(case: Case, values: list) -> bool:
-    """Something is wrong with this job, and was not found. Check every step of every update: the initial weights, the
-    examples, what happens to the gradients, and what happens to the weights.
+    """Something is wrong with this job, but it was not found. Check every step of every update: the initial weights,
+    the examples, what happens to the gradients, and what happens to the weights.
     """
     return values[0]["found"][2] == "none"
 
 
 @observed
 def the_same_later(case: Case, values: list) -> bool:
-    """Rank and cause are right, but the fault is there in an earlier update already: return the first one."""
+    """Rank and cause are right, but the fault occurs in an earlier update already: return the first one."""
     found, right = values[0]["found"], _truth(case)
     return isinstance(found[1], int) and found[1] > right[1] and (found[0], found[2]) == (right[0], right[2])
 

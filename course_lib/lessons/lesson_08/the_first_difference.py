@@ -69,7 +69,7 @@ def _in_words(each: dict) -> str:
 
 
 def _anywhere(dice: random.Random, right: list[Step]) -> int:
-    """Return a place in the program, often its very beginning."""
+    """Return a position in the program, often its very beginning."""
     return dice.choice((0, dice.randrange(len(right)), dice.randrange(len(right))))
 
 
@@ -97,7 +97,7 @@ def skips_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[
 
 
 def skips_at_once(dice: random.Random, right: list[Step], size: int) -> tuple[list[Step], int, str]:
-    """Leave out the first call of the first update: no rank has reached the line of the next call before."""
+    """Leave out the first call of the first update, before any rank has reached the line of the next call."""
     return [*right[:2], *right[3:]], right[2].line, "skipped"
 
 
@@ -183,8 +183,8 @@ def line_of_the_hang(case: Case, values: list) -> bool:
 
 @observed
 def line_of_the_other_side(case: Case, values: list) -> bool:
-    """The rank is right, but the line is that of the other side. A skipped call has the line where the others made it;
-    a call that only this rank made has this rank's line, and so does the place where it is busy.
+    """The rank is right, but the line is that of the other side. For a skipped call, return the line where the others
+    made it; for a call that only this rank made, or if it is busy, return this rank's line.
     """
     rank, line, _ = values[0]["found"]
     return rank == _truth(case)[0] and line != _truth(case)[1] and line in _sides(case)
@@ -199,7 +199,7 @@ def another_line(case: Case, values: list) -> bool:
 @observed
 def extra_for_skipped(case: Case, values: list) -> bool:
     """The rank is right. The call that it makes here is on a line where the others make calls as well, before this
-    place or after it: it has left out theirs, and the line is the one where they made it.
+    place or after it: it has skipped theirs, so return the line where they made it.
     """
     rank, _, cause = values[0]["found"]
     return rank == _truth(case)[0] and cause == "extra" and _truth(case)[2] == "skipped"
@@ -207,8 +207,8 @@ def extra_for_skipped(case: Case, values: list) -> bool:
 
 @observed
 def skipped_for_extra(case: Case, values: list) -> bool:
-    """The rank is right, but it has left nothing out: the others have returned, and make no call in this place. The
-    call is one too many, on whatever line, and the line is its own.
+    """The rank is right, but it has left nothing out: the others have returned, and make no call at this point. Its
+    call is one too many, no matter which line it is on: return that line.
     """
     rank, _, cause = values[0]["found"]
     mine, usual = _of_both(case)

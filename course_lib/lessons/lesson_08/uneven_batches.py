@@ -84,7 +84,7 @@ def _losses_are(values: list, right: list) -> bool:
 
 
 def _stops_after(updates: int, others: Sequence[int], case: Case, values: list) -> bool:
-    """Return whether all ranks stop after this many updates, too few, and none of the `others` is equal to it."""
+    """Return whether all ranks stop after this many updates, which is too few and equal to none of the `others`."""
     few = all(len(value["losses"]) == updates for value in values)
     return few and updates < len(_means(case)) and updates not in others
 
@@ -100,7 +100,7 @@ def stops_at_a_zero(case: Case, values: list) -> bool:
 
 @observed
 def leaves_zeros_out(case: Case, values: list) -> bool:
-    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is a loss, and belongs in it."""
+    """Updates whose losses add up to 0 are missing from the list. A loss of 0 is still a loss, and belongs there."""
     right = [loss for loss in expected(case)[0]["losses"] if loss]
     return _first_zero(case) is not None and _losses_are(values, right)
 
@@ -129,15 +129,15 @@ def as_many_as_rank_0(case: Case, values: list) -> bool:
 @observed
 def stops_too_early(case: Case, values: list) -> bool:
     """There are fewer losses than updates. This is what you get if the number of updates is a constant, or the number
-    of batches on one rank: the longest may be any rank, so the ranks have to ask one another.
+    of batches on one rank: any rank may have the most, so the ranks have to ask one another.
     """
     return any(len(value["losses"]) < len(_means(case)) for value in values)
 
 
 @observed
 def goes_on_too_long(case: Case, values: list) -> bool:
-    """There are more losses than updates: after the last batch of the longest rank there is nothing to report. The
-    ranks have to agree on the number of updates.
+    """There are more losses than updates: after the last batch of the rank with the most, there is nothing to report.
+    The ranks have to agree on the number of updates.
     """
     return any(len(value["losses"]) > len(_means(case)) for value in values)
 
@@ -181,8 +181,8 @@ def averages_zeros_in(case: Case, values: list) -> bool:
 
 
 def counts_who_ran_out(case: Case, values: list) -> bool:
-    """A rank that has run out adds an example with a loss of 0: the sum is right, and the count is too large. Its count
-    is 0.
+    """A rank that has run out adds an example with a loss of 0: the sum is right, but the count is too large. Its count
+    should be 0.
     """
     totals = [(examples.sum().item(), len(examples)) for examples in _of_each_update(case)]
     pairs = zip(totals, _means(case), strict=True)
@@ -215,7 +215,7 @@ def sums_not_means(case: Case, values: list) -> bool:
 
 
 def own_batches_only(batches):
-    """Each rank makes as many all-reduces as it has batches, and the one with the most waits forever in the next."""
+    """Each rank makes as many all-reduces as it has batches; the one with the most waits forever in an extra one."""
     return [mean_of_all(batch.sum(), len(batch)) for batch in batches]
 
 

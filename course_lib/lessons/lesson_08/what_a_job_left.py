@@ -179,7 +179,7 @@ def counts_before_it_compares(case: Case, values: list) -> bool:
 
 @observed
 def busy_or_gone(case: Case, values: list) -> bool:
-    """The rank is right, and it has begun fewer collectives. Why: is it still running, and what is at the top of its
+    """The rank is right, and it has started fewer collectives. Why: is it still running, and what is at the top of its
     stack? A rank that has exited is not busy, nor is one that waits for a message. And a single rank in `recv` waits
     for a message that nobody sends: "messages" takes two that wait for each other.
     """
@@ -188,9 +188,8 @@ def busy_or_gone(case: Case, values: list) -> bool:
 
 @observed
 def other_cause(case: Case, values: list) -> bool:
-    """The rank is right, but the cause is not. Exit code -9 is "died"; an exception that is not about a
-    connection is "raised"; two ranks in send, or two in recv, are "messages"; and one collective more than all others
-    is "more".
+    """The rank is right, but the cause is not. Exit code -9 is "died"; an exception that is not about a connection is
+    "raised"; two ranks in send, or two in recv, are "messages"; and one more collective than all others is "more".
     """
     return _blamed(case, values)[0] == _blamed(case, values)[1]
 

@@ -127,8 +127,8 @@ def _ranks(values: list) -> list:
 
 @observed
 def not_all_know(case: Case, values: list) -> bool:
-    """The ranks do not return the same answer. Let every rank get all replicas, with a call that all ranks make: then
-    all ranks compare the same weights and return the same.
+    """The ranks do not return the same result. Let every rank get all replicas, with a call that all ranks make: then
+    all ranks compare the same weights and come to the same result.
     """
     return any(value != values[0] for value in values[1:])
 
@@ -153,7 +153,7 @@ def nan_is_not_equal_to_itself(case: Case, values: list) -> bool:
 
 @observed
 def sums_are_not_the_weights(case: Case, values: list) -> bool:
-    """Nobody is named, but one replica has its numbers in another order: their sum, norm and largest are the same.
+    """Nobody is named, but one replica has its numbers in a different order: their sum, norm and maximum are the same.
     Compare the weights themselves.
     """
     return _fault(case) == reordered.__name__ and _ranks(values) == [None]
@@ -169,8 +169,8 @@ def close_is_not_equal(case: Case, values: list) -> bool:
 
 def differs_by_process(case: Case, values: list) -> bool:
     """You blame rank 0 for its first tensor, whatever the ranks have. This is what you get if you compare the `hash` of
-    bytes or of a text: every Python process salts it differently, so no two ranks agree. Compare the bytes themselves,
-    or use `hashlib`.
+    bytes or of a string: every Python process salts it differently, so no two ranks agree. Compare the bytes
+    themselves, or use `hashlib`.
     """
     truth, first = _truth(case), [0, next(iter(SHAPES))]
     return truth is not None and truth[0] != 0 and all(value == first for value in values)
@@ -184,7 +184,7 @@ def nobody_is_wrong(case: Case, values: list) -> bool:
 
 @observed
 def first_name(case: Case, values: list) -> bool:
-    """The rank is right; the name is wrong, or missing. Return the *first* tensor of the replica that differs, in the
+    """The rank is right; the name is wrong, or missing. Return the *first* tensor in which that replica differs, in the
     order of the dict.
     """
     truth = _truth(case)
@@ -193,14 +193,14 @@ def first_name(case: Case, values: list) -> bool:
 
 @observed
 def an_innocent_rank(case: Case, values: list) -> bool:
-    """This rank has what most others have. Count how many ranks have each version: the wrong one is there once."""
+    """This rank has what most others have. Count how many ranks have each version: the wrong one appears only once."""
     truth = _truth(case)
     return truth is not None and not {None, truth[0]} & set(_ranks(values))
 
 
 @observed
 def nobody_is_named(case: Case, values: list) -> bool:
-    """One replica is wrong, and nobody is named. Compare every tensor, and every rank's."""
+    """One replica is wrong, but nobody is named. Compare every tensor of every rank."""
     return True
 
 

@@ -228,7 +228,7 @@ def _truth(case: Case) -> tuple[dict[int, int | None], str]:
 
 @observed
 def blames_victims_too(case: Case, values: list) -> bool:
-    """All ranks to blame are here, and others besides. Follow the waits to their end, and name only the ranks where
+    """All ranks to blame are named, and others besides. Follow the waits to their end, and name only the ranks where
     they end.
     """
     return values[0]["found"][0].keys() > _truth(case)[0].keys()
@@ -283,14 +283,14 @@ def _is_waited_for(record: list[dict], rank: int) -> bool:
 
 @observed
 def other_lines(case: Case, values: list) -> bool:
-    """The ranks are right, but a line is not: it is the one in that rank's own row, or None if it has returned."""
+    """The ranks are right, but a line is not: it should be the one in that rank's own row, or None if returned."""
     found, right = values[0]["found"][0], _truth(case)[0]
     return found.keys() == right.keys() and found != right
 
 
 @observed
 def other_cause(case: Case, values: list) -> bool:
-    """Ranks and lines are right, but the cause is not. What do the ranks in the cycle do: do all of them send, do all
+    """Ranks and lines are right, but the cause is not. What do the ranks in the circle do: do all of them send, do all
     receive, or is it neither?
     """
     return values[0]["found"][0] == _truth(case)[0] and len(_truth(case)[0]) > 1

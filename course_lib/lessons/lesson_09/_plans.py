@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from itertools import pairwise
 
-MOST = 4 / 3  # the limit, over the best plan's fullest reader: planning the largest file first never exceeds it
+MOST = 4 / 3  # the limit, relative to the best plan's fullest reader: planning the largest file first never exceeds it
 SHARE = 600  # bytes per reader in the best plan, for the cases made by `cut`
 
 

@@ -76,7 +76,7 @@ def _is(values: list, right: list[int]) -> bool:
 
 @observed
 def one_for_each_event(case: Case, values: list) -> bool:
-    """The list has another length than the log has pushes: return one number for each *push*, and none for a pull."""
+    """The list's length is not the number of pushes: return one number for each *push*, and none for a pull."""
     return len(values[0]["staleness"]) != len(_ages(case))
 
 
@@ -93,14 +93,14 @@ def since_the_start(case: Case, values: list) -> bool:
 
 
 def since_its_last_push(case: Case, values: list) -> bool:
-    """You count from another line than the worker's last pull. This is what you get if you count from the worker's last
+    """You count from a line other than the worker's last pull. This is what you get if you count from the worker's last
     push, or from the start if it has none. Count from the *pull*: the worker got everything that was pushed before it.
     """
     return _is(values, _ages(case, since=("push",)))
 
 
 def a_push_is_a_pull(case: Case, values: list) -> bool:
-    """You count from the worker's last line, also if that is a push. A push brings a gradient, and fetches nothing: the
+    """You count from the worker's last line, even if that is a push. A push brings a gradient, and fetches nothing: the
     weights are still those of the worker's last *pull*.
     """
     return _is(values, _ages(case, since=("pull", "push")))

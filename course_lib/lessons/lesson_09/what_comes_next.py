@@ -122,8 +122,8 @@ def begins_the_epoch_again(case: Case, values: list) -> bool:
 
 
 def always_the_first_order(case: Case, values: list) -> bool:
-    """The place in the epoch is right, but the order is that of epoch 0. Every epoch has its own order: find out which
-    epoch the job was in.
+    """The position in the epoch is right, but the order is that of epoch 0. Every epoch has its own order: find out
+    which epoch the job was in.
     """
     each = len(_batches(case)) // EPOCHS
     updates = case.inputs["saved"]["updates"]
@@ -131,7 +131,7 @@ def always_the_first_order(case: Case, values: list) -> bool:
 
 
 def another_epoch(case: Case, values: list) -> bool:
-    """The place in the epoch is right, but the epoch is not. How many updates does an epoch have?"""
+    """The position in the epoch is right, but the epoch is not. How many updates does an epoch have?"""
     each = len(_batches(case)) // EPOCHS
     updates = case.inputs["saved"]["updates"]
     return any(_is(case, values, _batches(case)[other * each + updates % each]) for other in range(EPOCHS))
@@ -156,8 +156,8 @@ def rest_left_out(case: Case, values: list) -> bool:
 
 @observed
 def some_on_no_rank(case: Case, values: list) -> bool:
-    """Some examples of the batch are on no rank. Rank r has places r, r + ranks, r + 2 x ranks and so on, to the end of
-    the batch.
+    """Some examples of the batch are on no rank. Rank r has positions r, r + ranks, r + 2 x ranks and so on, to the end
+    of the batch.
     """
     batch, read = _batches(case)[case.inputs["saved"]["updates"]], _all_of(values)
     return bool(read) and len(set(read)) == len(read) and set(read) < set(batch)
@@ -191,15 +191,15 @@ def filled_up(case: Case, values: list) -> bool:
 
 @observed
 def in_stretches(case: Case, values: list) -> bool:
-    """The batch is right, but it is split into contiguous pieces, one per rank. That makes the same update, but here
-    rank r has places r, r + ranks, and so on.
+    """The batch is right, but it is split into contiguous pieces, one per rank. That gives the same update, but here
+    rank r has positions r, r + ranks, and so on.
     """
     batch = _batches(case)[case.inputs["saved"]["updates"]]
     return [example for share in values[0]["shares"] for example in share] == batch and all(values[0]["shares"])
 
 
 def deals_as_before(case: Case, values: list) -> bool:
-    """The batch is split over the old number of ranks: on a new number of ranks, some examples come twice or not at
+    """The batch is split over the old number of ranks: on a new number of ranks, some examples appear twice or not at
     all. The old number of ranks says nothing about what comes next.
     """
     batch = _batches(case)[case.inputs["saved"]["updates"]]
@@ -224,7 +224,7 @@ def keeps_the_share(case: Case, values: list) -> bool:
 
 def converts_the_updates(case: Case, values: list) -> bool:
     """You convert the number of updates from the old number of ranks to the new one. An update takes one global batch,
-    however many ranks share it: n updates are n batches.
+    no matter how many ranks share it: n updates are n batches.
     """
     updates, old, new = case.inputs["saved"]["updates"], case.inputs["saved"]["ranks"], case.inputs["ranks"]
     converted = {updates * old // new, updates * new // old} - {updates}

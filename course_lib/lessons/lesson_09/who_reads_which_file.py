@@ -120,9 +120,9 @@ def _of_ranks(case: Case, shares: list) -> list[list]:
 
 @observed
 def depends_on_the_process(case: Case, values: list) -> bool:
-    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
-    differently, on a process id, a host name or a clock. Readers are separate processes, so each would plan something
-    else. Use nothing but the arguments.
+    """The plan depends on the process that makes it: on the hash of a string, which every Python process salts
+    differently, on a process id, a host name or a clock. Readers are separate processes, so each would make a different
+    plan. Use nothing but the arguments.
     """
     return not asked_twice(case, values) and values[0]["shares"] != values[0]["in one process"]
 
@@ -162,8 +162,8 @@ def everybody_reads_everything(case: Case, values: list) -> bool:
 
 @observed
 def all_ranks_are_one_reader(case: Case, values: list) -> bool:
-    """All ranks read the same files when they load by themselves. Does each rank have a number of its own? With
-    `workers` 0, `rank * workers` is 0 on every rank.
+    """All ranks read the same files when they load by themselves. Does each rank have a number of its own? If `workers`
+    is 0, `rank * workers` is 0 on every rank.
     """
     shares = values[0]["shares"]
     return not case.inputs["workers"] and len(shares) > 1 and all(share == shares[0] for share in shares)
@@ -171,7 +171,7 @@ def all_ranks_are_one_reader(case: Case, values: list) -> bool:
 
 @observed
 def ranks_read_the_same(case: Case, values: list) -> bool:
-    """The workers of a rank share the files, but every rank does the same: each file is read once by every rank. Take
+    """The workers of a rank split the files, but every rank does the same: each file is read once by every rank. Take
     the rank into account, too.
     """
     ranks = _of_ranks(case, values[0]["shares"])
@@ -183,7 +183,7 @@ def ranks_read_the_same(case: Case, values: list) -> bool:
 def two_readers_alike(case: Case, values: list) -> bool:
     """Some readers have exactly the same files, and some files have no reader. This is what you get if two readers get
     the same number: give the readers of rank 0 the first numbers, those of rank 1 the next, and so on. It is also what
-    you get if a file is looked up by its size: another may have the same.
+    you get if a file is looked up by its size: another one may be just as large.
     """
     shares = [frozenset(share) for share in values[0]["shares"] if share]
     different = set(shares)
@@ -203,16 +203,16 @@ def leaves_files_out(case: Case, values: list) -> bool:
 
 @observed
 def reads_twice(case: Case, values: list) -> bool:
-    """Every file is read, but some by more than one reader: an epoch has those examples again. Each reader can know
-    what the others take, if all compute the same plan.
+    """Every file is read, but some by more than one reader: an epoch repeats those examples. Each reader can know what
+    the others take, if all compute the same plan.
     """
     read = _times(values)
     return len(read) == len(case.inputs["sizes"]) and max(read.values()) > 1
 
 
 def does_not_look_at_sizes(case: Case, values: list) -> bool:
-    """Every file is read once, but its number alone decides by which reader: the plan ignores file sizes. The others
-    wait for the fullest reader at the end of the epoch.
+    """Every file is read once, but only its number decides which reader gets it: the plan ignores file sizes. The
+    others wait for the fullest reader at the end of the epoch.
     """
     return any(_planned(case, values, plan) for plan in IGNORE_SIZES)
 
@@ -234,16 +234,16 @@ def small_ones_first(case: Case, values: list) -> bool:
 
 
 def large_ones_late(case: Case, values: list) -> bool:
-    """Every file goes to the reader that has the least, in the order of their numbers: a large file that comes late
-    makes one reader's share too large. Which file is best placed first?
+    """Every file goes to the reader that has the least, in order of file number: a large file that comes late makes one
+    reader's share too large. Which file is best placed first?
     """
     return _planned(case, values, as_they_come)
 
 
 @observed
 def equally_many(case: Case, values: list) -> bool:
-    """The readers get the same number of files, give or take one, and yet one of them has far more bytes: a large file
-    may be as much as many small ones. Compare bytes, not files.
+    """The readers get the same number of files, give or take one, and yet one of them has far more bytes: one large
+    file may be as big as many small ones. Compare bytes, not files.
     """
     counts = [len(share) for share in values[0]["shares"]]
     once = set(_times(values).values()) == {1} and len(_times(values)) == len(case.inputs["sizes"])

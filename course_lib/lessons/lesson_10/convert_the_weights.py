@@ -12,7 +12,7 @@ from course_lib.checks.exercise import Case, Exercise, differs, seeded
 from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import CHANGES_WHAT_IT_WAS_GIVEN, observed, says
 
-OURS = "ifco"  # PyTorch's order of the gates; its g has Keras's name, c
+OURS = "ifco"  # PyTorch's order of the gates; its g goes by Keras's name, c
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 Arrays = list[Tensor]  # kernel, recurrent kernel and bias
 Convert = Callable[[Arrays, str], dict[str, Tensor]]
@@ -177,8 +177,8 @@ def orders_only_some(case: Case, values: list) -> bool:
 
 
 def turns_no_gate(case: Case, values: list) -> bool:
-    """Each gate's part of the recurrent kernel has the right place, but is not transposed: it is square, (hidden,
-    hidden), so both ways fit. Transpose the whole kernel, then cut it, or transpose every part.
+    """Each gate's part of the recurrent kernel is in the right place, but not transposed: it is square, (hidden,
+    hidden), so it fits either way. Transpose the whole kernel, then cut it, or transpose every part.
     """
 
     def way(arrays: Arrays, gates: str) -> dict[str, Tensor]:

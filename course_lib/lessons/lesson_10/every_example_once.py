@@ -111,9 +111,9 @@ def _seen(values: list) -> Counter:
 
 @observed
 def depends_on_the_process(case: Case, values: list) -> bool:
-    """The plan depends on the process that makes it: on the hash of a text, which every Python process salts
-    differently, on a process id, a host name or a clock. Workers are separate processes, so each would plan something
-    else. Use nothing but the arguments.
+    """The plan depends on the process that makes it: on the hash of a string, which every Python process salts
+    differently, on a process id, a host name or a clock. Workers are separate processes, so each would make a different
+    plan. Use nothing but the arguments.
     """
     alone = [{**values[0], "shares": values[0]["in one process"]}]
     return judge(case, alone) is None
@@ -128,7 +128,7 @@ def changes_the_order(case: Case, values: list) -> bool:
 @observed
 def gives_everything_to_everybody(case: Case, values: list) -> bool:
     """Every worker gets every example: that is `AutoShardPolicy.OFF`, and each example counts once per worker. Take
-    this worker's part of each batch: every `workers`-th example, starting at place `worker`.
+    this worker's part of each batch: every `workers`-th example, starting at position `worker`.
     """
     seen = _seen(values)
     return case.inputs["workers"] > 1 and all(seen[each] == case.inputs["workers"] for each in case.inputs["order"])
@@ -136,8 +136,8 @@ def gives_everything_to_everybody(case: Case, values: list) -> bool:
 
 @observed
 def drops_within_batches(case: Case, values: list) -> bool:
-    """No example comes twice, but some are missing even from a full batch: what is left over when it is divided equally
-    is on no worker. Some workers have one example more than others.
+    """No example appears twice, but some are missing even from a full batch: when it doesn't divide evenly, the
+    remainder is on no worker. Some workers should have one example more than others.
     """
     seen, first = _seen(values), _global_batches(case)[0]
     is_full = len(case.inputs["order"]) > len(first)
@@ -146,7 +146,7 @@ def drops_within_batches(case: Case, values: list) -> bool:
 
 @observed
 def drops_the_rest(case: Case, values: list) -> bool:
-    """No example comes twice, but some are never used. This is what you get if the remainder is dropped, as
+    """No example appears twice, but some are never used. This is what you get if the remainder is dropped, as
     `drop_remainder` does: the last batch is just smaller.
     """
     seen = _seen(values)
@@ -155,8 +155,8 @@ def drops_the_rest(case: Case, values: list) -> bool:
 
 @observed
 def repeats_to_fill(case: Case, values: list) -> bool:
-    """All examples are used, but some come more than once, and weigh more. This is what you get if shares are filled up
-    to make them equal: a share may be smaller, or even empty.
+    """All examples are used, but some appear more than once, and weigh more. This is what you get if shares are filled
+    up to make them equal: a share may be smaller, or even empty.
     """
     seen = _seen(values)
     return all(seen[each] >= 1 for each in case.inputs["order"]) and max(seen.values()) > 1
@@ -200,7 +200,7 @@ def deals_whole_batches(case: Case, values: list) -> bool:
 
 @observed
 def is_lopsided(case: Case, values: list) -> bool:
-    """The batches are right, but one worker has a larger part than it must: all wait for it in each step. No worker
+    """The batches are right, but one worker has a larger part than it needs to: all wait for it in each step. No worker
     needs more than a batch divided by the number of workers, rounded up.
     """
     return case.part == "one process's batches" and (judge(case, values) or "").endswith("workers")

@@ -129,14 +129,16 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
 
 
 def is_scaled_as_for_ddp(case: Case, values: list) -> bool:
-    """It is too large by the number of replicas: multiplying by that number is right where gradients are *averaged*, as
-    in DDP. Here they are summed.
+    """It is too large by a factor of the number of replicas: multiplying by that number is right where gradients are
+    *averaged*, as in DDP. Here they are summed.
     """
     return _is(case, values, lambda slopes, mask: case.ranks * (slopes * mask).sum() / mask.sum())
 
 
 def divides_twice(case: Case, values: list) -> bool:
-    """It is too small by the number of replicas: nothing is averaged here, so divide only by the global count."""
+    """It is too small by a factor of the number of replicas: nothing is averaged here, so divide only by the global
+    count.
+    """
     return _is(case, values, lambda slopes, mask: (slopes * mask).sum() / mask.sum() / case.ranks)
 
 

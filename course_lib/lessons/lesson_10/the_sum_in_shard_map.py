@@ -80,9 +80,9 @@ def _own_means(losses: Tensor, mask: Tensor) -> Tensor:
 
 
 def sums_again(case: Case, values: list) -> bool:
-    """It is too large by the number of devices. This is what you get from a `psum` of the gradient: the weights are the
-    same on all devices, so `jax.grad` has summed their gradient already. It is also what you get if you divide by the
-    mean of the devices' counts: `psum` gives their sum.
+    """It is too large by a factor of the number of devices. This is what you get from a `psum` of the gradient: the
+    weights are the same on all devices, so `jax.grad` has summed their gradient already. It is also what you get if you
+    divide by the mean of the devices' counts: `psum` gives their sum.
     """
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: devices * (losses * mask).sum() / mask.sum())
@@ -114,8 +114,8 @@ def counts_a_step_too_many(case: Case, values: list) -> bool:
 
 
 def divides_by_the_devices(case: Case, values: list) -> bool:
-    """It is too small by the number of devices: something divides by it, as `pmean` does, besides the division by the
-    global count. Divide by that count alone.
+    """It is too small by a factor of the number of devices: something divides by it, as `pmean` does, besides the
+    division by the global count. Divide by that count alone.
     """
     devices = len(case.inputs["inputs"])
     return _is(case, values, lambda losses, mask: (losses * mask).sum() / mask.sum() / devices)

@@ -157,7 +157,7 @@ def copies_of_ours(trained: Strategy) -> list[str]:
 
 
 def _is_new_code(thing: Any) -> bool:
-    """Return whether a class or function is anything but what a known library has under its name."""
+    """Return whether a class or function is not the one that a known library has under that name."""
     import sys
 
     known = thing.__module__.partition(".")[0] in {"course_lib", "torch", "numpy", *sys.stdlib_module_names} - {

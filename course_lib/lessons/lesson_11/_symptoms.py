@@ -129,8 +129,8 @@ def sequences_left_out(case: Case, values: list[Any]) -> bool:
 
 @observed
 def gradients_not_added_up(case: Case, values: list[Any]) -> bool:
-    """The gradients of the stages disagree on which sequences there were: a stage loses a micro-batch's contribution,
-    or gets the gradient of a different micro-batch. Each stage must sum the gradients of all micro-batches.
+    """The stages' gradients do not contain the same sequences: a stage loses a micro-batch's contribution, or gets the
+    gradient of a different micro-batch. Each stage must sum the gradients of all micro-batches.
     """
     if case.inputs["job"]["clip"] or first_weights(case, values) or not starts_right(case, values):
         return False
@@ -144,16 +144,16 @@ def counted_on_every_stage(case: Case, values: list[Any]) -> bool:
 
 
 def averaged_over_replicas(case: Case, values: list[Any]) -> bool:
-    """The gradient is too small by the number of replicas: you take their mean. The loss is already divided by the
-    global count, so the replicas' gradients are parts of one sum: add them up.
+    """The gradient is too small by a factor of the number of replicas: you take their mean. The loss is already divided
+    by the global count, so the replicas' gradients are parts of one sum: add them up.
     """
     replicas = case.inputs["job"]["replicas"]
     return replicas > 1 and near(factor(case, values) * replicas, 1)
 
 
 def divided_by_micro_batches(case: Case, values: list[Any]) -> bool:
-    """The gradient is too small by the number of micro-batches. If the loss is divided by the global count, the
-    micro-batches' gradients are parts of one sum: add them up.
+    """The gradient is too small by a factor of the number of micro-batches. If the loss is divided by the global count,
+    the micro-batches' gradients are parts of one sum: add them up.
     """
     micro_batches = case.inputs["job"]["micro_batches"]
     return micro_batches > 1 and near(factor(case, values) * micro_batches, 1)

@@ -56,13 +56,13 @@ def cases(seed: int) -> list[Case]:
         case("micro-batches", 2, equal(6), "6 sequences of 3 steps", micro_batches=3),
         case("micro-batches", 2, equal(five), f"{five} sequences of 3 steps", micro_batches=3),
         case("micro-batches", 2, equal(2), "2 sequences: one micro-batch is empty", micro_batches=3),
-        case("micro-batches", 2, equal(5), "the state is carried on", micro_batches=3, carry_state=True, tokens=True),
+        case("micro-batches", 2, equal(5), "the state is carried over", micro_batches=3, carry_state=True, tokens=True),
         case("micro-batches", 3, equal(7), "7 sequences of 3 steps", micro_batches=5, layers=3),
         case("replicas", 2, equal(4), "4 sequences of 3 steps", replicas=2),
         case("replicas", 4, equal(4), "4 sequences of 3 steps", replicas=2),
         case("replicas", 4, equal(five), f"{five} sequences of 3 steps", replicas=2, micro_batches=3),
         case("replicas", 4, equal(1), "1 sequence: one replica has none", replicas=2),
-        case("replicas", 4, equal(6), "the state is carried on", replicas=2, micro_batches=3, carry_state=True),
+        case("replicas", 4, equal(6), "the state is carried over", replicas=2, micro_batches=3, carry_state=True),
         case("replicas", 3, equal(5), "5 sequences of tokens", replicas=3, micro_batches=2, tokens=True),
         case("uneven lengths", 2, uneven(4), "lengths from 1 to 6", micro_batches=2),
         case("uneven lengths", 2, uneven(3), "lengths from 1 to 6", replicas=2),
@@ -76,7 +76,7 @@ def cases(seed: int) -> list[Case]:
             "cut off and resumed",
             4,
             equal(6) * 2,
-            "the state is carried on, cut off in update 3",
+            "the state is carried over, cut off in update 3",
             replicas=2,
             micro_batches=3,
             cut=2,
@@ -179,7 +179,7 @@ def judge(case: Case, values: list[Any]) -> str | None:
     if ours := next((value["ours"] for value in values if value["ours"]), ""):
         if ours == "no strategy":
             return "MyHybrid(...) is not a Strategy: derive MyHybrid from course_lib.strategies.Strategy"
-        return f"it is, or makes, one of the course's own: {ours}. Write those parts yourself"
+        return f"it is, or creates, one of the course's own classes: {ours}. Write those parts yourself"
     right = in_one_process(case)
     for rank, value in enumerate(values):
         if missing := [name for name in right["start"] if name not in value["start"]]:
@@ -206,8 +206,8 @@ def not_in_stages(case: Case, values: list[Any]) -> str | None:
                 f"rank {first + stage} has {', '.join(map(str, own)) or 'none'}" for stage, own in enumerate(blocks)
             ]
             return (
-                f"a replica has the blocks {', '.join(map(str, whole))} once, in order, on {stages} neighboring "
-                f"rank{'s' if stages > 1 else ''}, but {'; '.join(texts)}"
+                f"a replica should have the blocks {', '.join(map(str, whole))} once, in order, on {stages} "
+                f"neighboring rank{'s' if stages > 1 else ''}, but {'; '.join(texts)}"
             )
     return None
 
@@ -233,7 +233,7 @@ def _costs_of_ranks(case: Case, values: list[Any]) -> list[list[Cost]]:
         near_bytes = sum(size for peer, size in many["sent_to"].items() if peer in near)
         allowed = links * (activations + HEADER * MANY * micro_batches)
         found[0].append(Cost(f"numbers in parameters, rank {rank}", many["kept"], own))
-        found[1].append(Cost("bytes to others than neighboring stages", far, 0))
+        found[1].append(Cost("bytes to ranks other than neighboring stages", far, 0))
         found[2].append(Cost("bytes to neighboring stages", near_bytes, allowed))
         found[3].append(Cost("bytes put into collectives", sum(many["payload"].values()), own * FLOAT64 + SMALL))
         saved = f"bytes kept for backward, {MANY * micro_batches} micro-batches"

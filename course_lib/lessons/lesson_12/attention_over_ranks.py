@@ -140,7 +140,7 @@ def _is_one_of(case: Case, values: list, **mistake: Any) -> bool:
 @observed
 def has_the_wrong_shape(case: Case, values: list) -> bool:
     """The outputs don't have the shape of the inputs, (steps, sequences, width). The ranks' heads are parts of a *sum*:
-    each rank multiplies with its columns of `out`, which already makes whole rows, and the rows are added up.
+    each rank multiplies by its columns of `out`, which already gives full rows, and those are added up.
     """
     return any(
         isinstance(value["outputs"], Tensor) and value["outputs"].shape != case.inputs["slopes"].shape
@@ -173,8 +173,8 @@ def masks_the_wrong_steps(case: Case, values: list) -> bool:
 
 
 def mixes_the_heads_up(case: Case, values: list) -> bool:
-    """The heads are taken apart in the wrong order. A head's numbers lie next to each other: split own width into
-    (heads, head width), not into (head width, heads).
+    """The heads are taken apart in the wrong order. A head's numbers lie next to each other: split the rank's own width
+    into (heads, head width), not into (head width, heads).
     """
     return case.inputs["heads"] > 1 and _is_one_of(case, values, heads_as="strides")
 
@@ -185,8 +185,8 @@ def scales_without_a_root(case: Case, values: list) -> bool:
 
 
 def scales_by_the_width(case: Case, values: list) -> bool:
-    """The scores are divided by the square root of the whole width, or of all the rank's heads together. Each
-    head is attention of its own: divide by the square root of the *head's* width.
+    """The scores are divided by the square root of the whole width, or of all the rank's heads together. Each head is a
+    separate attention: divide by the square root of the *head's* width.
     """
     return any(_is_one_of(case, values, scale=scale) for scale in ("width", "own"))
 
@@ -197,8 +197,8 @@ def does_not_scale(case: Case, values: list) -> bool:
 
 
 def one_large_head(case: Case, values: list) -> bool:
-    """You treat all of the rank's heads as one. Each head has a softmax of its own: give the heads a dimension of their
-    own before you multiply queries and keys.
+    """You treat all of the rank's heads as one. Each head has its own softmax: give the heads a separate dimension
+    before you multiply queries and keys.
     """
     return case.inputs["heads"] > 1 and _is_one_of(case, values, heads_as="one")
 
@@ -212,7 +212,7 @@ def _wrong_backward(case: Case, values: list) -> bool:
 @observed
 def no_gradient(case: Case, values: list) -> bool:
     """The outputs are right, but no weight gets a gradient: it does not come back through your sum. Autograd knows
-    nothing about messages: write the sum as a `torch.autograd.Function` and say what goes back.
+    nothing about messages: write the sum as a `torch.autograd.Function` and define its backward pass.
     """
     weights = [each for value in values for each in value["gradients"][: len(WEIGHTS)]]
     return _wrong_backward(case, values) and all(each is None for each in weights)
@@ -248,32 +248,33 @@ def forgot_the_inputs(case: Case, values: list) -> bool:
 
 
 def summed_on_the_way_back(case: Case, values: list) -> bool:
-    """The weights' gradients are too large by the number of ranks: the gradient of the outputs is already the same on
-    every rank, and you sum it once more. Where the forward pass sums, the backward pass does nothing.
+    """The weights' gradients are too large by a factor of the number of ranks: the gradient of the outputs is already
+    the same on every rank, and you sum it once more. Where the forward pass sums, the backward pass does nothing.
     """
     return _wrong_backward(case, values) and _times(case, values, case.ranks, slice(0, 4))
 
 
 def averaged_on_the_way_back(case: Case, values: list) -> bool:
-    """A gradient is too small by the number of ranks: it was averaged, or divided. The outputs are a sum over ranks,
-    and nothing in them was divided, so nothing is divided on the way back.
+    """A gradient is too small by a factor of the number of ranks: it was averaged, or divided. The outputs are a sum
+    over ranks, and nothing in them was divided, so nothing is divided on the way back.
     """
     wrong = _wrong_backward(case, values)
     return wrong and any(_times(case, values, 1 / case.ranks, places) for places in (slice(0, 4), slice(4, 5)))
 
 
 def summed_the_inputs_twice(case: Case, values: list) -> bool:
-    """The weights' gradients are right. That of `inputs` is too large by the number of ranks: it was already a sum over
-    the ranks when you summed it again.
+    """The weights' gradients are right. That of `inputs` is too large by a factor of the number of ranks: it was
+    already a sum over the ranks when you summed it again.
     """
     wrong = _wrong_backward(case, values) and _times(case, values, 1, slice(0, 4))
     return wrong and _times(case, values, case.ranks, slice(4, 5))
 
 
 def summed_what_came_another_way(case: Case, values: list) -> bool:
-    """The gradient of `inputs` is right where only your function uses them. Here the loss uses them, too, and you sum
-    what comes from there over the ranks, where it is already whole: a hook on `inputs` sees all of their gradient. Sum
-    what comes back through your own use: of a view of `inputs`, or in a `torch.autograd.Function`.
+    """The gradient of `inputs` is right if only your function uses them. Here the loss uses them, too, and you sum that
+    part of the gradient over the ranks as well, although it is already complete: a hook on `inputs` sees all of their
+    gradient. Sum only what comes back through your function: use a hook on a view of `inputs`, or a
+    `torch.autograd.Function`.
     """
     if not case.inputs["residual"] or not _wrong_backward(case, values):
         return False

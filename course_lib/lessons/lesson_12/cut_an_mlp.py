@@ -127,8 +127,8 @@ def not_cut(case: Case, values: list) -> bool:
 
 @observed
 def cuts_up_along_its_inputs(case: Case, values: list) -> bool:
-    """You cut `up` along its inputs. Then XA is a sum over the ranks, and it would be needed *before* gelu, which needs
-    one more message. Cut `up` along its outputs: they are the rows of PyTorch's weight, (columns, width).
+    """You cut `up` along its inputs. Then XA is a sum over the ranks that is needed *before* gelu, which takes one more
+    message. Cut `up` along its outputs: they are the rows of PyTorch's weight, (columns, width).
     """
     width = case.inputs["up"].shape[1]
     return any(part and part[0].dim() == 2 and part[0].shape[1] < width for part in values[0]["parts"])
@@ -194,8 +194,8 @@ def has_no_bias(case: Case, values: list) -> bool:
 
 
 def has_a_part_of_the_bias(case: Case, values: list) -> bool:
-    """A part of `down_bias` is missing from the sum: the part of the ranks which have no columns. Such a rank is in
-    the sum, too, and must return its part of the bias.
+    """A part of `down_bias` is missing from the sum: the part of the ranks which have no columns. Such a rank still
+    takes part in the sum, and must return its part of the bias.
     """
     ranks = case.inputs["ranks"]
     empty = _columns(values).count(0)
@@ -204,8 +204,8 @@ def has_a_part_of_the_bias(case: Case, values: list) -> bool:
 
 @observed
 def has_too_many_on_one(case: Case, values: list) -> bool:
-    """One rank has more columns than it must, and all others wait for it: what is left over belongs to several ranks,
-    one column to each, as `torch.tensor_split` gives it.
+    """One rank has more columns than it needs to, and all others wait for it: spread what is left over across several
+    ranks, one column each, as `torch.tensor_split` does.
     """
     most = -(-case.inputs["up"].shape[0] // case.inputs["ranks"])
     found = _columns(values)

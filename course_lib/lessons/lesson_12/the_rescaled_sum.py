@@ -126,7 +126,7 @@ def _summed(case: Case, weigh: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
 @observed
 def keeps_the_visitors(case: Case, values: list) -> bool:
     """You use keys or values after their visitor has left: what it brought is overwritten (nan) when you ask for the
-    next one. Take what you need from a visitor before that, as numbers that don't grow with the visits.
+    next one. Take what you need from a visitor before that, in a form that doesn't grow with the number of visits.
     """
     outputs = values[0]["outputs"]
     finite = all(torch.isfinite(case.inputs[name]).all() for name in ("query", "key", "value"))
@@ -147,9 +147,9 @@ def overflows(case: Case, values: list) -> bool:
 
 @observed
 def nothing_to_see_is_nan(case: Case, values: list) -> bool:
-    """The output is nan in a case where a visit brings a query no key that it may see. Minus infinity minus minus
-    infinity is nan, and so is 0 divided by 0. Such a visit must add 0, and leave sum and maximum as they are; the next
-    one may bring a key.
+    """The output is nan in a case where a query may see none of the keys that a visit brings. Minus infinity minus
+    minus infinity is nan, and so is 0 divided by 0. Such a visit must add 0, and leave sum and maximum as they are; the
+    next one may bring a key.
     """
     outputs = values[0]["outputs"]
     small = case.part == "hidden keys" and case.inputs["query"].abs().max() < 100
@@ -179,7 +179,7 @@ def hides_too_little(case: Case, values: list) -> bool:
 
 
 def ignores_the_mask(case: Case, values: list) -> bool:
-    """These are the outputs over all keys, also over those that the mask hides. A hidden key's weight is 0."""
+    """These are the outputs over all keys, even those that the mask hides. A hidden key's weight is 0."""
     return _is(case, values, together(scored(case, masked="nothing")))
 
 
@@ -195,23 +195,23 @@ def does_not_divide(case: Case, values: list) -> bool:
 
 
 def averages_the_visits(case: Case, values: list) -> bool:
-    """This is the mean of the visits' results: a visit with small scores counts as much as one with large ones. Weigh
-    each with its share of the whole sum of exponentials.
+    """This is the mean of the visits' results: a visit with small scores counts as much as one with large ones. Weight
+    each by its share of the whole sum of exponentials.
     """
     results = [scores.softmax(-1) @ value for scores, value in scored(case)]
     return _is(case, values, torch.stack(results).mean(0))
 
 
 def adds_up_the_visits(case: Case, values: list) -> bool:
-    """This is the sum of the visits' results, each with a softmax of its own: together their weights are more than 1.
-    Add numerators and denominators separately, and divide once, at the end.
+    """This is the sum of the visits' results, each with its own softmax: their weights add up to more than 1. Add
+    numerators and denominators separately, and divide once, at the end.
     """
     results = [scores.softmax(-1) @ value for scores, value in scored(case)]
     return _is(case, values, torch.stack(results).sum(0))
 
 
 def takes_each_visits_own_maximum(case: Case, values: list) -> bool:
-    """Each visit subtracts its own largest score, and the sums are added as they are. They have different units then:
+    """Each visit subtracts its own largest score, and the sums are added as they are, but they are in different units:
     when the maximum changes, multiply what you have so far by exp(old maximum - new maximum).
     """
     over, under = _summed(case, lambda scores: (scores - scores.amax(-1, True)).exp())

@@ -24,7 +24,7 @@ class AllReduceExplorer(Explorer):
 
     title = "All-reduce, round by round"
     help = (
-        "Each box is a rank, each cell of it a piece of the tensor, numbered. A stripe shows whose numbers are in "
+        "Each box is a rank, and each cell in it a numbered piece of the tensor. A stripe shows whose numbers are in "
         "the sum so far; a cell with a bold frame is complete."
     )
 

@@ -50,7 +50,7 @@ class ScheduleBench(Explorer):
 
     title = "The schedule bench"
     help = (
-        "Drag an action, with the mouse or a finger, to another place of its row. With the keyboard: Tab to the rows, "
+        "Drag an action, with the mouse or a finger, to another spot in its row. With the keyboard: Tab to the rows, "
         "arrow keys go from action to action, Shift and an arrow key move it earlier or later (or pick it up with "
         "Space, and then arrow keys alone). Point at an action, here or in the lines of text below the table, and both "
         "light up."

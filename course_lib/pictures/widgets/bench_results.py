@@ -40,7 +40,7 @@ def score_table(
     rows += [_row("found by the search", found)] if found else []
     rows += [] if bound is None else [["bound, at your memory", f"{bound:.4g}", "", "", ""]]
     head = ["schedule", "makespan", "bubble", "fullest stage holds", "all stages hold"]
-    return table(head, rows, "Your schedule beside those that have a name; what is held, as a share of the batch")
+    return table(head, rows, "Your schedule next to the named ones; what is held, as a share of the batch")
 
 
 def _row(name: str, simulation: Simulation) -> list[str]:
@@ -87,7 +87,7 @@ def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int)
     if reached:
         return f"✓ Goal reached in {counted}: GPipe's time in 1F1B's memory." if moves else ""
     held = f"no stage holds over {100 * least:.3g}%, as in 1F1B"
-    return f"Goal: makespan {target:.4g}, as GPipe; {held}. So far: {counted}."
+    return f"Goal: makespan {target:.4g}, as in GPipe; {held}. So far: {counted}."
 
 
 def _fullest(simulation: Simulation) -> float:

@@ -1,4 +1,4 @@
-"""Where the memory of a training step goes, and how much is left of it with each way to save memory."""
+"""Where the memory of a training step goes, and how much of it is left with each way to save memory."""
 
 from __future__ import annotations
 

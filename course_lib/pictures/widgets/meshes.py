@@ -77,7 +77,7 @@ class MeshExplorer(Explorer):
     title = "Which mesh wins"
     help = (
         "A mesh is replicas x stages, with the stages of a replica or the replicas of a stage inside a node, or "
-        "replicas x shards of the weights. A piece takes as long as was measured on an H200 for its size. Weights are "
+        "replicas x shards of the weights. Each piece takes the time measured on an H200 for its size. Weights are "
         f"float32, sequences have {STEPS} steps, the vocabulary has {VOCABULARY:,} words, and no pipeline uses ZeRO-1."
     )
 

@@ -18,7 +18,7 @@ CLASS_PORT = int(os.environ.get("COURSE_CLASS_PORT", "8899"))
 INSTRUCTORS = os.environ.get("COURSE_INSTRUCTORS", "instructor").split()
 LEARNERS = os.environ.get("COURSE_LEARNERS", "").split()
 
-# Who may come in. The system's accounts (PAM) are the default; for others see "Authenticators" in JupyterHub's manual.
+# Who may log in. The system's accounts (PAM) are the default; for others see "Authenticators" in JupyterHub's manual.
 c.Authenticator.allowed_users = {*INSTRUCTORS, *LEARNERS}
 
 # What each gets: the course's own JupyterLab, on a desk in the home folder.

@@ -110,7 +110,7 @@ def adds_on_the_way(number):
     return token
 
 
-@wrong("00.1", says="The numbers go round the other way")
+@wrong("00.1", says="The numbers go around the other way")
 def wrong_way_round(number):
     left, right = neighbors()
     theirs = torch.empty(1)
@@ -395,7 +395,7 @@ def up_and_down_a_tree(vector):
     return vector
 
 
-@wrong("00.2", says="as round a ring")
+@wrong("00.2", says="as around a ring")
 def round_the_ring(vector):
     (left, right), rank, ranks = neighbors(), dist.get_rank(), dist.get_world_size()
     pieces = list(vector.tensor_split(ranks))

@@ -255,7 +255,7 @@ def takes_new_hidden_for_the_tanh(inputs, hidden, cell, weight_ih, weight_hh, bi
     }
 
 
-@wrong("01.1", says="or there twice")
+@wrong("01.1", says="or added twice")
 def one_bias_twice(inputs, hidden, cell, weight_ih, weight_hh, bias_ih, bias_hh, grad_hidden, grad_cell):
     sums = torch.addmm(bias_ih, inputs, weight_ih.T) + torch.addmm(bias_ih, hidden, weight_hh.T)
     enter, forget, new, leave = sums.chunk(4, dim=-1)
@@ -357,7 +357,7 @@ def hands_in_zeros(model, optimizer, windows):
     return trains(model, optimizer, windows, begin=zeros)
 
 
-@wrong("01.2", says="You carry h and begin each window with c of zeros")
+@wrong("01.2", says="You carry h but begin each window with c set to zeros")
 def carries_h_alone(model, optimizer, windows):
     def h_alone(states):
         return {place: (h.detach(), torch.zeros_like(c)) for place, (h, c) in states.items()}
@@ -365,7 +365,7 @@ def carries_h_alone(model, optimizer, windows):
     return trains(model, optimizer, windows, begin=h_alone)
 
 
-@wrong("01.2", says="You carry c and begin each window with h of zeros")
+@wrong("01.2", says="You carry c but begin each window with h set to zeros")
 def carries_c_alone(model, optimizer, windows):
     def c_alone(states):
         return {place: (torch.zeros_like(h), c.detach()) for place, (h, c) in states.items()}

@@ -316,13 +316,13 @@ def shuffles_its_own_part(count, rank, ranks, epoch, seed):
     return mine[shuffled(len(mine), seed, epoch)]
 
 
-@wrong("02.2", says="from a single shuffle that is turned or reversed")
+@wrong("02.2", says="from a single shuffle that is rotated or reversed")
 def turns_one_shuffle(count, rank, ranks, epoch, seed):
     order = shuffled(count, seed, 0).roll(-epoch)
     return order[rank::ranks]
 
 
-@wrong("02.2", says="from a single shuffle that is turned or reversed")
+@wrong("02.2", says="from a single shuffle that is rotated or reversed")
 def reverses_every_other_epoch(count, rank, ranks, epoch, seed):
     order = shuffled(count, seed, 0)
     return (order.flip(0) if epoch % 2 else order)[rank::ranks]

@@ -88,7 +88,7 @@ def counts_down_in_place(outputs, lengths):
     return states.masked_fill((lengths < 0).unsqueeze(1), 0)
 
 
-@wrong("03.1", says="You take the first dimension for the sequences")
+@wrong("03.1", says="You treat the first dimension as the sequences")
 def batch_first(outputs, lengths):
     return outputs[torch.arange(len(lengths)), lengths - 1]
 
@@ -145,7 +145,7 @@ def mean_with_the_world_twice(losses, mask):
     return own * dist.get_world_size() / dist.get_world_size()
 
 
-@wrong("03.2", says="too small by the number of ranks")
+@wrong("03.2", says="too small by a factor of the number of ranks")
 def gathered_and_not_multiplied(losses, mask):
     counts = [None] * dist.get_world_size()
     dist.all_gather_object(counts, int(mask.sum()))
@@ -158,12 +158,12 @@ def divides_by_the_cells(losses, mask):
     return torch.where(mask, losses, 0).sum() / cells * dist.get_world_size()
 
 
-@wrong("03.2", says="has the padding in it")
+@wrong("03.2", says="includes the padding")
 def sums_everything(losses, mask):
     return losses.nan_to_num().sum() * dist.get_world_size() / _total(mask.sum())
 
 
-@wrong("03.2", says="it should be", never="too large by the number of ranks")
+@wrong("03.2", says="it should be", never="too large by a factor of the number of ranks")
 def waits_after_the_division(losses, mask):
     count = mask.sum()
     work = dist.all_reduce(count, async_op=True)
@@ -193,14 +193,14 @@ def sums_the_losses_over_ranks(losses, mask):
     return whole / count + (total - total.detach()) / count
 
 
-@wrong("03.2", says="no way from what you return to the weights")
+@wrong("03.2", says="no path from what you return to the weights")
 def reduces_what_was_detached(losses, mask):
     both = torch.stack([losses[mask].sum().detach(), mask.sum().double()])
     dist.all_reduce(both)
     return (both[0] / both[1]).requires_grad_()
 
 
-@wrong("03.2", says="A rank without steps that count returns a number that no weight leads to")
+@wrong("03.2", says="A rank without steps that count returns a number that doesn't depend on any weight")
 def a_plain_zero_if_empty(losses, mask):
     count = _total(mask.sum())
     return losses[mask].sum() * dist.get_world_size() / count if mask.any() else torch.tensor(0.0)
@@ -212,7 +212,7 @@ def all_times_zero_if_empty(losses, mask):
     return losses[mask].sum() * dist.get_world_size() / count if mask.any() else losses.sum() * 0
 
 
-@wrong("03.2", says="its gradient has the padding's in it")
+@wrong("03.2", says="its gradient includes the padding's")
 def zeroes_the_padding_unseen(losses, mask):
     losses.data[~mask] = 0.0
     return losses.sum() * dist.get_world_size() / _total(mask.sum())

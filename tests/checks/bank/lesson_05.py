@@ -453,7 +453,7 @@ def first_fit(seconds, sizes, memory):
     return parts
 
 
-@wrong("05.2", says="equally many blocks")
+@wrong("05.2", says="the same number of blocks")
 def equally_many(seconds, sizes, memory):
     each, extra = divmod(len(sizes), len(memory))
     bounds = [device * each + min(device, extra) for device in range(len(memory) + 1)]

@@ -126,7 +126,7 @@ def slots_in_a_list(micro_batches, forward, backward):
     return makespan, 1 - sum(forward + backward) / (len(forward) * makespan)
 
 
-@wrong("06.1", says="a loop that does not end, or work that takes very long")
+@wrong("06.1", says="a loop that does not end, or work that takes a very long time")
 def short_when_traced(micro_batches, forward, backward):
     import sys
 
@@ -172,7 +172,7 @@ def remembers_by_the_sizes(micro_batches, forward, backward, known={}):  # noqa:
     return known[key]
 
 
-@wrong("06.1", says="as if it were the last that is the slowest", never="every stage take as long")
+@wrong("06.1", says="as if the last one were the slowest", never="every stage take as long")
 def takes_the_last_for_the_slowest(micro_batches, forward, backward):
     way_in = max(forward) + sum(forward[:-1]) / micro_batches
     way_back = max(backward) + sum(backward[1:]) / micro_batches
@@ -262,7 +262,7 @@ def backward_first(stage, stages, micro_batches, most):
     return turns(micro_batches, min(stages - stage, most) - 1)
 
 
-@wrong("06.2", says="depends on its place")
+@wrong("06.2", says="depends on its position")
 def as_many_everywhere(stage, stages, micro_batches, most):
     return turns(micro_batches, min(stages, most))
 

@@ -48,7 +48,7 @@ def divided_by_replicas(rank, replicas, stages):
     }
 
 
-@wrong("07.1", says="also the calling rank")
+@wrong("07.1", says="even the calling rank")
 def others_alone(rank, replicas, stages):
     ours = place(rank, replicas, stages)
     return {**ours, "column": [other for other in ours["column"] if other != rank]}
@@ -366,7 +366,7 @@ def a_group_of_its_own_alone(model, count, replicas):
     model.weight.grad /= total
 
 
-@wrong("07.2", says="too small by the number of replicas", never="once for each stage")
+@wrong("07.2", says="too small by a factor of the number of replicas", never="once for each stage")
 def divided_by_count_and_replicas(model, count, replicas):
     group = column_group(replicas)
     model.weight.grad = summed(model.weight.grad, group) / summed(count, group) / replicas
@@ -591,7 +591,7 @@ def zeros_for_frozen_ones(model, limit, row, column):
     return norm
 
 
-@wrong("07.3", says="also where nothing was put in", never="clipped by its own norm")
+@wrong("07.3", says="even on one that contributed nothing", never="clipped by its own norm")
 def a_frozen_stage_returns_0(model, limit, row, column):
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     own = torch.zeros(1, dtype=torch.float64)

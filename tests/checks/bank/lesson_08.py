@@ -42,13 +42,13 @@ def like_rank_0(weights):
     return None
 
 
-@wrong("08.1", says="sum, norm and largest are the same")
+@wrong("08.1", says="sum, norm and maximum are the same")
 def by_sums(weights):
     replicas = all_replicas({name: tensor.double().sort().values.sum().item() for name, tensor in weights.items()})
     return first_odd(lambda name: [f"{replica[name]:.3f}" for replica in replicas], weights)
 
 
-@wrong("08.1", says="sum, norm and largest are the same")
+@wrong("08.1", says="sum, norm and maximum are the same")
 def by_norms(weights):
     replicas = all_replicas({name: round(tensor.double().norm().item(), 4) for name, tensor in weights.items()})
     return first_odd(lambda name: [str(replica[name]) for replica in replicas], weights)
@@ -561,7 +561,7 @@ def once_bad_always_bad(weight, gradients, rate):
     return updated(weight, gradients, rate, skip)
 
 
-@wrong("08.3", says="not only if every one has a nan")
+@wrong("08.3", says="to skip only if every one has a nan")
 def if_all_are_bad(weight, gradients, rate):
     return updated(weight, gradients, rate, lambda gradient: agreed(not is_good(gradient), dist.ReduceOp.MIN))
 
@@ -637,7 +637,7 @@ def sum_never_awaited(weight, gradients, rate):
     return weights
 
 
-@wrong("08.3", says="whose gradients are large, but finite", never="in an earlier update")
+@wrong("08.3", says="large but finite gradients", never="in an earlier update")
 def tests_the_norm(weight, gradients, rate):
     weights = []
     for gradient in gradients:

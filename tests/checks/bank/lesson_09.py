@@ -548,7 +548,7 @@ def a_push_is_a_pull(log):
     return ages
 
 
-@wrong("09.3", says="You count from another line than the worker's last pull")
+@wrong("09.3", says="You count from a line other than the worker's last pull")
 def first_pull_after_its_last_push(log):
     version, pulled, ages = 0, {}, []
     for what, worker in log:

@@ -130,7 +130,7 @@ def one_matrix_reshaped(kernel, recurrent_kernel, bias, gates):
     }
 
 
-@wrong("10.1", says="Each gate's part of the recurrent kernel has the right place, but is not transposed")
+@wrong("10.1", says="Each gate's part of the recurrent kernel is in the right place, but not transposed")
 def parts_one_below_the_other(kernel, recurrent_kernel, bias, gates):
     parts = torch.cat(in_order(recurrent_kernel, gates).chunk(4, dim=-1))
     return named(in_order(kernel, gates).T, parts, in_order(bias, gates), torch.zeros_like(bias))
@@ -256,7 +256,7 @@ def drop_remainder(order, batch, worker, workers):
     return [order[start : start + batch][worker::workers] for start in range(0, len(order) - batch + 1, batch)]
 
 
-@wrong("10.3", says="some come more than once")
+@wrong("10.3", says="some appear more than once")
 def filled_up(order, batch, worker, workers):
     each = -(-batch // workers)
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
@@ -286,7 +286,7 @@ def whole_batches(order, batch, worker, workers):
     return [order[start : start + batch] for start in range(0, len(order), batch)][worker::workers]
 
 
-@wrong("10.3", says="one worker has a larger part than it must")
+@wrong("10.3", says="one worker has a larger part than it needs to")
 def the_last_has_the_rest(order, batch, worker, workers):
     def share(part):
         each = len(part) // workers
@@ -295,7 +295,7 @@ def the_last_has_the_rest(order, batch, worker, workers):
     return [share(order[start : start + batch]) for start in range(0, len(order), batch)]
 
 
-@wrong("10.3", says="one worker has a larger part than it must")
+@wrong("10.3", says="one worker has a larger part than it needs to")
 def one_does_it_all(order, batch, worker, workers):
     batches = [order[start : start + batch] for start in range(0, len(order), batch)]
     return [part if worker == 0 else [] for part in batches]
@@ -379,7 +379,7 @@ def mean_of_own_means(losses_of, weights, inputs, mask, axis):
     return jax.grad(lambda w: jax.lax.pmean(own_sum(losses_of, inputs, mask)(w) / mask.sum(), axis))(weights)
 
 
-@wrong("10.4", says="too small by the number of devices")
+@wrong("10.4", says="too small by a factor of the number of devices")
 def pmean_of_the_sum(losses_of, weights, inputs, mask, axis):
     import jax
 

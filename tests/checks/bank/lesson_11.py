@@ -58,7 +58,7 @@ class AveragesTheReplicas(MyHybrid):
             parameter.grad /= self.replicas
 
 
-@wrong("11.1", says="too small by the number of stages")
+@wrong("11.1", says="too small by a factor of the number of stages")
 class CountsOnEveryStage(MyHybrid):
     def forward_backward(self, batch):
         self.same_stage, column = None, self.same_stage

@@ -84,7 +84,7 @@ def chunks(up, up_bias, down, down_bias, rank, ranks):
     return first, bias, second, bias_for(down_bias, rank)
 
 
-@wrong("12.1", says="more columns than it must")
+@wrong("12.1", says="more columns than it needs to")
 def the_rest_on_the_last_rank(up, up_bias, down, down_bias, rank, ranks):
     each = len(up) // ranks
     own = slice(rank * each, None if rank == ranks - 1 else (rank + 1) * each)
@@ -285,12 +285,16 @@ class AddedAndDivided(Added):
         return gradient / dist.get_world_size()
 
 
-@wrong("12.2", says="A gradient is too small by the number of ranks", never="only the part from this rank's own heads")
+@wrong(
+    "12.2",
+    says="A gradient is too small by a factor of the number of ranks",
+    never="only the part from this rank's own heads",
+)
 def averages_the_inputs_gradient(inputs, query, key, value, out, heads):
     return Added.apply(mixed(Averaged.apply(inputs), query, key, value, heads) @ out.T)
 
 
-@wrong("12.2", says="A gradient is too small by the number of ranks")
+@wrong("12.2", says="A gradient is too small by a factor of the number of ranks")
 def divides_the_gradient(inputs, query, key, value, out, heads):
     return AddedAndDivided.apply(mixed(Copied.apply(inputs), query, key, value, heads) @ out.T)
 
@@ -519,7 +523,7 @@ def keeps_copies(query, visitors):
     return scores_of(query, torch.cat(keys), torch.cat(masks, dim=1)).softmax(-1) @ torch.cat(values)
 
 
-@wrong("12.3", says="also over those that the mask hides")
+@wrong("12.3", says="even those that the mask hides")
 def without_the_mask(query, visitors):
     return running(query, ((key, value, torch.ones_like(mask)) for key, value, mask in visitors))
 

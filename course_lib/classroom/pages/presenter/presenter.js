@@ -1,4 +1,4 @@
-// One screen at a time, one step at a time. The URL holds the place: #12.1 is screen 12 with one more step shown.
+// One screen at a time, one step at a time. The URL holds the position: #12.1 is screen 12 with one more step shown.
 "use strict";
 const sections = [...document.querySelectorAll("#wall section")];
 const notes = JSON.parse(document.getElementById("section-notes").textContent);

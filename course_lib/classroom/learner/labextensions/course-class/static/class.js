@@ -8,7 +8,7 @@
   const NAME = "course-class";
   const QUESTION = new URL("question.js", document.currentScript.src).href;
   const READ = 1000; // milliseconds that a section must stay in view to count as reached
-  const MOST = 0.4; // of the notebook's height, then it scrolls, so that the notebook stays in view
+  const MOST = 0.4; // of the notebook's height; a taller header scrolls, so that the notebook stays in view
   const PAUSE = 3000; // milliseconds before the next request if the server did not answer
   let shared, element, Question; // the last two come from question.js, which phones load, too
 
@@ -190,7 +190,7 @@
       const help = element("button", {
         "data-name": "stuck", "aria-pressed": String(stuck), type: "button",
         onclick: () => this.tell("stuck", { on: !stuck, ...place(this.panel) }),
-      }, stuck ? (line ? `I am stuck (${line} in line)` : "I am stuck (in line)") : "I am stuck");
+      }, stuck ? (line ? `I am stuck (#${line} in line)` : "I am stuck (in line)") : "I am stuck");
       const slower = element("button", {
         "data-name": "slower", type: "button",
         onclick: () => { this.tell("slower"); this.say("“Slower, please” was sent to the instructor."); },
@@ -208,7 +208,7 @@
         `The class is at ${call.lesson}: ${call.section}`);
       const led = element("input", { type: "checkbox", "data-name": "led", onchange: () => setLed(led.checked) });
       led.checked = isLed();
-      return [go, element("label", {}, led, " take me along")];
+      return [go, element("label", {}, led, " take me there automatically")];
     }
 
     async showCell() {

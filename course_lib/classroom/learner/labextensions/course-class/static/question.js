@@ -69,13 +69,13 @@ export class Question {
       this.answer(asked, said);
     };
     return element("form", { class: "course-class-field", onsubmit: take }, number, ` ${asked.unit} `,
-      element("button", { type: "submit", "data-name": "send" }, "That is my answer"));
+      element("button", { type: "submit", "data-name": "send" }, "Submit"));
   }
 
   closed(asked) {
     const said = asked.said === null ? "You did not answer." : `You said ${asked.said}.`;
     const next = asked.discussed
-      ? "Now discuss it: find a neighbor who said something else, and convince each other. You will vote again."
+      ? "Now discuss it: find a neighbor who chose a different answer, and try to convince each other. You will vote again."
       : "The question is closed; the class's answers come next.";
     return element("p", {}, `${said} ${next}`);
   }
