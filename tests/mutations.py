@@ -1,9 +1,9 @@
-"""Forty faults planted in the library, one at a time: does `make test` find them?
+"""Faults planted in the library, one at a time: does `make test` find them?
 
-    python -m tests.mutations            # plant each one, run the tests of its room, print a table
+    python -m tests.mutations            # plant each one, run the tests of its package, print a table
     python -m tests.mutations --all 7 23 # these two, and with the slow tests too
 
-They were chosen over all rooms before anybody looked at what the tests cover. Run it in a clone of its own: a fault is
+They were chosen over all packages before anybody looked at what the tests cover. Run it in a clone of its own: a fault is
 written into the file and taken back out when its tests have ended. tests/README.md has the latest table.
 """
 

@@ -166,7 +166,7 @@ def collect(given: Path, into: Path, lessons: Sequence[str] = (), expected: Iter
     """Collect notebooks from a folder that has a folder per student, or files named as Canvas names uploads.
 
     Skips exercises that have not been started, and keeps our copy if it is newer. `expected` lists student names.
-    Without `lessons`, a lesson that no student has handed in does not count as missing: it may be unreleased.
+    Without `lessons`, a lesson that no student has handed in does not count as missing: it may not be released yet.
     """
     if not given.is_dir():
         raise BadExchange(f"{given} is not a folder: give the one that has the students' folders, or their uploads")

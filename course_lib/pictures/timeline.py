@@ -131,8 +131,8 @@ CHARACTER = 0.015  # the width of a label's character, as a share of the picture
 def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     """Draw one row per run, all starting at zero: what `rank` computed, and below it what it communicated, if anything.
 
-    If there is room, a bar shows the label of its span: its layer or bucket. A backward pass that only waits for
-    messages after its last layer is drawn as idle.
+    If there is room, a bar shows the label of its span: its layer or bucket. The part of a backward pass after its last
+    layer, in which it only waits for messages, is drawn as idle.
     """
     rows = {name: _of_rank(run, rank) for name, run in runs.items()}
     spans = [span for row in rows.values() for span in row]

@@ -23,7 +23,7 @@ from .plain import decode, encode
 from .transport import CALLS, FAULTS, Transport, read
 from .watch import Watch
 
-SPAWNED = 10  # factor on the patience: a spawned rank imports what a forked one inherits from its server
+SPAWNED = 10  # multiplies the patience: a spawned rank imports what a forked one inherits from its server
 KINDS = {RankFailed: "raised", RankDied: "died", RanksStuck: "stuck", CollectivesDiffer: "differ"}
 Inputs = dict[str, Any] | PerRank  # the keyword arguments of `drive`
 Call = tuple[Any, Inputs]  # an answer and its inputs

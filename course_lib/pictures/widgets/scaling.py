@@ -121,7 +121,7 @@ class ScalingExplorer(Explorer):
             ]
             for ranks in tried
         ]
-        head = ["ranks", "times as fast", "share of all-reduce", "measured here, paced"]
+        head = ["ranks", "times as fast", "spent in all-reduce", "measured here, paced"]
         below = table(head, rows, "The same in numbers")
         return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
 
