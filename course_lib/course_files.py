@@ -105,10 +105,10 @@ def is_answer(cell: Cell) -> bool:
 def hold_lock(path: Path, patience: float = 0) -> sqlite3.Connection | None:
     """Return the lock on a file, or None if someone else holds it for longer than `patience` seconds.
 
-    Closing it releases the lock, and so does the end of the process. We use SQLite because it also locks files on
-    Windows, where there is no `flock`. The file stays empty; only its owner can read it.
+    Closing the connection releases the lock, and so does the end of the process. We use SQLite because it also locks
+    files on Windows, where there is no `flock`. The file stays empty; only its owner can read it.
     """
-    import sqlite3  # imported here, so that only callers that take a lock wait for it
+    import sqlite3  # imported here, so that only callers that take a lock pay for the import
 
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     lock = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)

@@ -178,8 +178,8 @@ def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
 class _Saved(tuple):
     """A saved tensor, and what to call when the graph frees it.
 
-    No Python frame, here or in `pack`, holds it in a variable. A thread that inspects this one's stack would keep that
-    variable alive, and the tensor would count for too long.
+    No Python frame, here or in `pack`, holds it in a variable. Another thread that inspects this one's stack would keep
+    that variable alive, and the tensor would count for too long.
     """
 
     def __del__(self) -> None:

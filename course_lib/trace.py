@@ -45,7 +45,7 @@ class Span:
         return replace(self, start=self.start - zero, end=self.end - zero)
 
 
-MAX_SPANS = 100_000  # per rank: a plot with more is unreadable, and a long run must not fill the memory
+MAX_SPANS = 100_000  # per rank: a plot with more is unreadable, and a long run must not fill up memory
 
 
 class Recorder:
@@ -58,7 +58,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rank = 0
         self.on = False
-        self.label = ""  # of the spans that start now
+        self.label = ""  # for the spans that start now
         self.core_waits: list[tuple[float, float]] = []  # (time, seconds the main thread had waited for a core by then)
         self._spans: list[Span | GpuSpan] = []
         self._reading = threading.Lock()

@@ -1,6 +1,6 @@
 """Faults planted in the library, one at a time: does `make test` find them?
 
-    python -m tests.mutations            # plant each one, run the tests of its package, print a table
+    python -m tests.mutations            # plant each one, run its package's tests, print a table
     python -m tests.mutations --all 7 23 # these two, and with the slow tests too
 
 They were chosen over all packages before anybody looked at what the tests cover. Run it in a clone of its own: a fault is

@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_imported_is_told_in_its_own_lines(capsys):
     assert main(["run", "broken.py:load"]) == 1
     told = capsys.readouterr().err
     assert told.startswith(
-        "course: CannotImport: broken.py cannot be imported, it raises ModuleNotFoundError: No module"
+        "course: CannotImport: broken.py cannot be imported: it raises ModuleNotFoundError: No module"
     )
     assert "line 4, in <module>\n    load()\n" in told
     assert "    import no_such_module" in told
@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_imported_is_told_in_its_own_lines(capsys):
     [
         (b"def f(:\n", "SyntaxError: invalid syntax"),
         (b"\0\xff", "cannot be imported"),
-        (b"import sys\nsys.exit(0)\n", "ends the program while it is imported"),
+        (b"import sys\nsys.exit(0)\n", "exits while it is being imported"),
     ],
 )
 def test_so_are_files_of_other_kinds(folder, source, says):

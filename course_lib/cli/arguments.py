@@ -172,9 +172,9 @@ def output_file(text: str) -> str:
     if os.path.isdir(path):
         raise _refusal(text, "this is a folder; give the name of a file")
     if not os.path.isdir(path.parent):
-        raise _refusal(text, f"there is no folder {path.parent}; make it first, or choose a different one")
+        raise _refusal(text, f"there is no folder {path.parent}; create it first, or choose another one")
     if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
-        raise _refusal(text, "you have no permission to write there; choose a different place")
+        raise _refusal(text, "you have no permission to write there; choose another location")
     return text
 
 

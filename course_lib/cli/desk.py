@@ -171,6 +171,4 @@ def _check_data(path: str) -> None:
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
     if not os.access(path, os.R_OK):
-        raise BadUsage(
-            f"--data {path}: you have no permission to read it; give a different one, or change its permissions"
-        )
+        raise BadUsage(f"--data {path}: you have no permission to read it; give another one, or change its permissions")

@@ -106,7 +106,7 @@ def _time(text: str) -> int:
     """Parse a time of day into minutes after midnight."""
     match = re.fullmatch(r"(\d{1,2}):([0-5]\d)", text.strip(), re.ASCII)
     if not match or int(match[1]) > 23:
-        raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a time of the day, like 9:30")
+        raise argparse.ArgumentTypeError(f"{text.strip() or repr(text)}: give a time of day, like 9:30")
     return 60 * int(match[1]) + int(match[2])
 
 

@@ -101,7 +101,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     option(train, "--time-limit", limit, types.time_limit, "SECONDS|H:MM:SS")
     # torchrun also parses its script's options, and mistakes --log for an abbreviation of one of its own.
     log = (
-        "write a line of JSON per update, for `course plot`, or write for TensorBoard; give it twice to do both; under "
+        "write a line of JSON per update, for `course plot`, or log to TensorBoard; give it twice to do both; under "
         "torchrun, use --log-file"
     )
     train.add_argument(

@@ -193,7 +193,7 @@ def _trial() -> Finding:
     warm = time.monotonic() - started_at
     if list(run) != [1.0, 1.0]:
         return Finding("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
-    return Finding("trial launch", f"2 ranks by {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
+    return Finding("trial launch", f"2 ranks via {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
 
 
 def _sum_of_ranks() -> float:

@@ -152,10 +152,10 @@ def complaints(health: Health) -> list[Complaint]:
 
 
 def summary(health: Health) -> str:
-    """Return the complaints as text, or a sentence that there are none."""
+    """Return the complaints as text, or a sentence that says there are none."""
     if sentences := [complaint.sentence for complaint in complaints(health)]:
         return "\n".join(sentences)
-    return "No rank stands out." if len(health.ranks) > 1 else "There is only one rank, so nothing to compare it with."
+    return "No rank stands out." if len(health.ranks) > 1 else "There is only one rank, so there is nothing to compare."
 
 
 def _devices(health: Health) -> Iterator[Complaint]:
@@ -163,7 +163,7 @@ def _devices(health: Health) -> Iterator[Complaint]:
     limit = SLOWER_GPU if all_own_gpus else SLOWER_DEVICE
     for quantity, unit, rates in (
         ("matmuls run at", "GFLOP/s", [rank.device.operations / 1e9 for rank in health.ranks]),
-        ("copies of memory run at", "GB/s", [rank.device.copied / 1e9 for rank in health.ranks]),
+        ("memory copies run at", "GB/s", [rank.device.copied / 1e9 for rank in health.ranks]),
     ):
         for rank, rate in enumerate(rates):
             others = _median_without(rates, rank)
@@ -171,7 +171,7 @@ def _devices(health: Health) -> Iterator[Complaint]:
                 device = health.ranks[rank].device
                 yield Complaint(
                     (rank,),
-                    f"Rank {rank} is slow ({device.name} of {device.host}): its {quantity} {rate:,.3g} {unit}, "
+                    f"Rank {rank} is slow ({device.name} on {device.host}): its {quantity} {rate:,.3g} {unit}, "
                     f"the others' at {others:,.3g} (the median), {others / rate:.1f} times as fast.",
                 )
 
@@ -198,7 +198,7 @@ def _reads(health: Health) -> Iterator[Complaint]:
 def _slow_ends(health: Health) -> Iterator[Complaint]:
     """Yield a complaint for each rank whose best link is slow, within its machine or to other machines."""
     for rank in range(len(health.ranks)):
-        for within, reach in ((True, "in its machine"), (False, "to other machines")):
+        for within, reach in ((True, "within its machine"), (False, "to other machines")):
             pairs = _pairs(health, within)
             pairs_of_rank, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
             if pairs_of_rank and others and (how := _slower(pairs_of_rank, others, SLOWER_LINKS)):

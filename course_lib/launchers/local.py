@@ -56,7 +56,7 @@ def launch(
     seed: int | None = None,
     **kwargs: Any,
 ) -> Run:
-    """Run `fn(*args, **kwargs)` on `ranks` processes of this machine and return what each of them returned.
+    """Run `fn(*args, **kwargs)` in `ranks` processes on this machine and return what each of them returned.
 
     On every rank, the process group is up and `course_lib.device()` is the rank's device. What ranks print appears
     here, tagged with the rank. `timeout` counts seconds from the moment all ranks have started; None waits forever. A
@@ -159,7 +159,7 @@ def _working_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise LaunchError("the current folder no longer exists: change to a different one with os.chdir(...)") from None
+        raise LaunchError("the current folder no longer exists: change to another one with os.chdir(...)") from None
 
 
 def _arguments() -> list[str]:

@@ -59,7 +59,7 @@ def _load_module(name: str) -> ModuleType:
         with _imported(name):
             if _is_module(name):
                 return importlib.import_module(name)
-    raise BadJob(f"{name}: there is no such file or module (looked from {Path.cwd().name}/)")
+    raise BadJob(f"{name}: there is no such file or module (relative to {Path.cwd().name}/)")
 
 
 def _is_module(name: str) -> bool:
@@ -78,7 +78,7 @@ def _imported(name: str | Path) -> Iterator[None]:
         yield
     except SystemExit:
         raise CannotImport(
-            f"{name} ends the program while it is imported; move the code for that below `if __name__ == '__main__':`"
+            f"{name} exits while it is being imported; move the code that exits below `if __name__ == '__main__':`"
         ) from None
     except Exception as error:
         tb = error.__traceback__
@@ -86,7 +86,7 @@ def _imported(name: str | Path) -> Iterator[None]:
             tb = tb.tb_next  # up to the user's code
         *lines, last = traceback.format_exception(type(error), error, tb)
         stack = "".join(lines).removeprefix("Traceback (most recent call last):\n")
-        raise CannotImport(f"{name} cannot be imported, it raises {last.strip()}\n\n{stack}".rstrip()) from None
+        raise CannotImport(f"{name} cannot be imported: it raises {last.strip()}\n\n{stack}".rstrip()) from None
 
 
 def parse(arguments: Iterable[str]) -> dict[str, Any]:

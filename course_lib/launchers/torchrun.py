@@ -47,7 +47,7 @@ PIECE = 16 << 20  # bytes of a result per store entry
 
 
 def started_by_torchrun() -> bool:
-    """Return whether this process is a rank of a job that a different program started, and may restart."""
+    """Return whether this process is a rank of a job that another program started and may restart."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and LAUNCHED_HERE not in os.environ
 
 
@@ -89,7 +89,7 @@ def run_rank(
 def _find_call(
     target: str, arguments: Iterable[str], argv: Sequence[str], runner: Callable
 ) -> tuple[Callable, dict[str, Any]]:
-    """Return a function and its keyword arguments. Those with the name of a parameter of `runner` are already bound."""
+    """Return a function and its keyword arguments. Those that `runner` has a parameter for are already bound."""
     sys.argv = [target.rpartition(":")[0], *argv]  # as if the file were the program; it may read them during import
     fn, kwargs = find_function(target), parse(arguments)
     check_arguments(target, fn, kwargs)

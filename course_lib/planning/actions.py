@@ -164,18 +164,18 @@ def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
 def reason_for(action: Action, dependency: Action) -> str:
     """Return why a stage must do `dependency` before `action`."""
     if action.kind == "W":
-        return "weight gradients are made from what the backward pass leaves"
+        return "weight gradients are computed from what the backward pass saves"
     if action.kind == "R":
         return "a recomputation repeats an earlier forward"
     if dependency.kind == "R":
         return "a backward needs the recomputed activations"
     if action.kind != dependency.kind:
-        return "a backward needs what its forward kept"
+        return "a backward needs what its forward saved"
     if action.virtual != dependency.virtual:
         return "its input comes from there" if action.kind == "F" else "its gradient comes from there"
     if action.kind == "F":
-        return "a chunk starts in the state in which the chunk before it ended"
-    return "the gradient of the state comes from the chunk after it"
+        return "a chunk starts from the final state of the previous chunk"
+    return "the gradient of the state comes from the next chunk"
 
 
 @dataclass(frozen=True)

@@ -42,14 +42,14 @@ class Placement:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stage_of", tuple(self.stage_of))
         if sorted(set(self.stage_of)) != list(range(self.stages)) or not self.stage_of:
-            raise ValueError(f"stage_of={self.stage_of}: give each block a stage, and every stage from 0 up a block")
+            raise ValueError(f"stage_of={self.stage_of}: give each block a stage; every stage from 0 up needs a block")
 
     @classmethod
     def of_cuts(cls, blocks: int, cuts: Sequence[int]) -> Placement:
         """Return a placement with consecutive blocks on each stage; a new stage begins at each block in `cuts`."""
         bounds = [0, *cuts, blocks]
         if any(start >= stop for start, stop in pairwise(bounds)):
-            raise ValueError(f"cuts={tuple(cuts)}: give rising numbers from 1 to {blocks - 1}, one for each new stage")
+            raise ValueError(f"cuts={tuple(cuts)}: give increasing numbers from 1 to {blocks - 1}, one per new stage")
         parts = enumerate(pairwise(bounds))
         return cls(tuple(stage for stage, (start, stop) in parts for _ in range(start, stop)))
 
@@ -149,7 +149,7 @@ def balanced(
         least, _ = _smallest_largest(blocks, stages, size, lambda *part: True) or (sum(added.values()), [])
         raise CannotPlace(
             f"no {stages} consecutive parts of these {blocks} blocks fit into {memory:,} bytes each: "
-            f"the smallest memory that would do is {math.ceil(least):,} bytes"
+            f"at least {math.ceil(least):,} bytes would be needed"
         )
     pace = fastest[0]
     smallest = _smallest_largest(
@@ -197,14 +197,14 @@ def _smallest_largest(
 def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> None:
     """Raise ValueError if a placement does not fit the model or the ranks, or separates blocks that share a weight."""
     if len(placement.stage_of) != len(model):
-        raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place each one")
+        raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place them all")
     if placement.stages != ranks:
         raise ValueError(f"a placement on {placement.stages} stages for {ranks} ranks: there is one rank per stage")
     for (place, stage), (other_place, other_stage) in _pairs_that_share(model, placement):
         if stage != other_stage:
             raise ValueError(
                 f"blocks {place} and {other_place} share a weight, but live on stages {stage} and {other_stage}: "
-                "place them on one stage, or give each its own"
+                "place them on the same stage, or give each its own weight"
             )
 
 

@@ -29,7 +29,7 @@ from course_lib.planning.actions import (
 
 @dataclass(frozen=True)
 class Waiting:
-    """A stage that is stuck: its action that waits, and the step that the action needs."""
+    """A stuck stage: the action that is waiting, and the step that this action needs."""
 
     stage: int
     action: Action
@@ -210,7 +210,7 @@ def run_until_stuck(schedule: Schedule) -> tuple[list[Step], list[int]]:
 
 
 def stuck_stages(schedule: Schedule, order: Iterable[Step], heads: list[int]) -> list[Waiting]:
-    """Return what each stage that is stuck after these steps waits for."""
+    """Return what each stage that is stuck after these steps is waiting for."""
     finished, waiting = set(order), []
     for stage, head in enumerate(heads):
         for action in schedule.stages[stage][head : head + 1]:
@@ -235,7 +235,7 @@ def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None
             sizes = f"micro_batches={schedule.micro_batches} and chunks={schedule.chunks}"
             sizes += f" and virtual={schedule.virtual}" if max(schedule.virtual, action.virtual + 1) > 1 else ""
             raise IllegalSchedule(
-                f"stage {stage} does {action}, which is not there: the schedule has {sizes}, counted from 0"
+                f"stage {stage} does {action}, which does not exist: the schedule has {sizes}, counted from 0"
             )
         if times > 1:
             raise IllegalSchedule(f"stage {stage} does {schedule.label(action)} {times} times: {once}")

@@ -249,7 +249,7 @@ WARMTH = 0.03  # how much longer, as a share of its time, an order may get at fi
 def improved(
     problem: Problem, rows: Rows, tries: int, chance: Random, enough: float, continue_after: Callable[[int], bool]
 ) -> tuple[float, Rows]:
-    """Return the best time found in `tries` tries, and its order. Moves that make it worse become rarer with time."""
+    """Return the best time found in `tries` tries, and its order. Worse orders are accepted less and less often."""
     rows = [list(row) for row in rows]
     best, best_rows = _time(problem, rows), [list(row) for row in rows]
     current = best

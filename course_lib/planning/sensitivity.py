@@ -156,7 +156,7 @@ class Sensitivity:
         changed = {change.quantity for change in changes}
         unchanged = [quantity for quantity in self.quantities if quantity not in changed]
         lines = [verdict, "A different mesh would win if one thing changed:", *(f"  {change}" for change in changes)]
-        no_change = f"  {' or '.join(unchanged)}: {FARTHEST:g} times as much or as little changes nothing"
+        no_change = f"  {' or '.join(unchanged)}: a factor of {FARTHEST:g} up or down changes nothing"
         return "\n".join([*lines, *([no_change] if unchanged else [])])
 
 

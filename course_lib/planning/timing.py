@@ -1,8 +1,8 @@
 """How long an update takes under a plan, and how much memory it needs: one function for each kind of plan.
 
-One rule decides how much communication computation hides. A device computes one thing at a time; in parallel, its
-network sends one message at a time. A message starts when its data is ready and the previous message is done, and
-computation waits only for what it needs.
+One rule decides how much of the communication is hidden by computation. A device computes one thing at a time; in
+parallel, its network sends one message at a time. A message starts when its data is ready and the previous message is
+done, and computation waits only for what it needs.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def _summed(
     times: Times,
     sums: Sequence[float],
 ) -> float:
-    """Return when a stage's gradients have been all-reduced over the replicas, each block's as soon as final."""
+    """Return when a stage's gradients have been all-reduced over the replicas, each block's once they are final."""
     messages = []
     for position, number in prepared.finals[stage]:
         places = placement.blocks_of(position)[::-1]

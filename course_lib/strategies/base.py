@@ -192,8 +192,8 @@ class Strategy:
         if self.updates == 0 and float(count) != float(batch.mask.sum()):
             raise ValueError(
                 f"the loss counts {float(count):g} steps where the mask has {int(batch.mask.sum())}: "
-                f"{type(self).__name__} divides by the count before it knows the loss, so the two must agree. Put what "
-                "counts into the mask"
+                f"{type(self).__name__} divides by the count before it knows the loss, so the two must agree. Mark the "
+                "counted steps in the mask"
             )
         return total, count
 

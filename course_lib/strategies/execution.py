@@ -30,7 +30,7 @@ Part = tuple[int, int]  # micro-batch and virtual stage: the key of a carried st
 
 @dataclass
 class Beginning:
-    """What a forward pass needs to be recomputed: its inputs, its states, and the random number generators' state."""
+    """What it takes to recompute a forward pass: its inputs, its states, and the random number generators' state."""
 
     inputs: Tensor
     states: States
@@ -138,7 +138,7 @@ class Execution:
             self.saved[action.piece] = self._run(action, beginning.inputs, beginning.states)
 
     def backward(self, action: Action) -> None:
-        """Run one piece backward, and send the gradient of its inputs to the stage before."""
+        """Run one piece backward, and send the gradient of its inputs to the previous stage."""
         key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
         gradient = None if virtual.is_last else self.mail.receive(action)
         saved = self.saved.pop(action.piece)

@@ -184,7 +184,7 @@ class GatherWatch:
         for place, block in strategy.model.numbered():
             if block not in gathered_alone:
                 raise ValueError(
-                    f"block {place} shares a weight, so it isn't gathered alone: watch a model without one"
+                    f"block {place} shares a weight, so it isn't gathered separately: watch a model that shares none"
                 )
             _WatchedBlock(str(place), block, self, pace[place] if isinstance(pace, Mapping) else pace or GatherPace())
 

@@ -1,6 +1,6 @@
 """Hybrid parallelism: replicas of a pipeline. A replica has a share of the batch, and a stage a part of the model.
 
-With shards, a replica is several pipelines that divide the optimizer state among them: pipelines with ZeRO-1.
+With shards, a replica is several pipelines that divide the optimizer state among themselves: pipelines with ZeRO-1.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class GradientSum:
     """Sums the gradients of a stage's parameters over a group, *during* the last backward passes of its parts.
 
     A gradient is sent when it is final, starting with the last layer's, and in the same order on every rank, because
-    only the order matches the ranks' collectives.
+    collectives on different ranks are matched only by their order.
     """
 
     def __init__(self, parts: Sequence[nn.Module], group: dist.ProcessGroup) -> None:

@@ -60,10 +60,10 @@ class Mail:
         self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
 
     def receive(self, action: Action) -> Tensor:
-        """Return the tensor that `action` needs from a different part of the model."""
+        """Return the tensor that `action` needs from another part of the model."""
         producer = self.routes.producers[action]
         if producer is None:
-            raise ValueError(f"{action} on stage {self.stage.index} needs nothing from a different part of the model")
+            raise ValueError(f"{action} on stage {self.stage.index} needs nothing from another part of the model")
         if producer[0] == self.stage.index:
             return self.local.pop(action)
         with span("receive"):
@@ -119,7 +119,7 @@ class Mail:
         self.sent[source] = unconfirmed
 
 
-SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the one before
+SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the previous one
 TYPICAL = ActionCosts(forward=1.0, backward=2.0)
 
 

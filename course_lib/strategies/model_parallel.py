@@ -114,12 +114,12 @@ class ModelParallel(Strategy):
         return SavedForward(inputs, outputs)
 
     def backward_segment(self, number: int, saved: SavedForward, count: Tensor) -> None:
-        """Run the segment backward when the gradient of its outputs is there, and send that of its inputs back."""
+        """Run the segment backward once the gradient of its outputs arrives, and send back that of its inputs."""
         is_last = number == len(self.segments) - 1
         outputs = saved.outputs / count if is_last else saved.outputs
         gradient = None if is_last else self.receive(tuple(outputs.shape), self.segments[number + 1].rank)
         with self.computing("backward", self.segments[number]):
-            if outputs.requires_grad:  # not so if all blocks up to here are frozen
+            if outputs.requires_grad:  # false if all blocks up to here are frozen
                 outputs.backward(gradient)
         if number > 0:
             self.send(point_to_point.gradient_of(saved.inputs), self.segments[number - 1].rank)
@@ -140,7 +140,7 @@ class ModelParallel(Strategy):
 
 
 def segments_of(model: SequenceModel, placement: Placement) -> list[Segment]:
-    """Return the activations' path through the ranks: one segment more than the placement has hops."""
+    """Return the activations' path through the ranks: one more segment than the placement has hops."""
     owned = zip(placement.stage_of, model.numbered(), strict=True)
     groups = [(rank, [block for _, block in group]) for rank, group in groupby(owned, key=lambda pair: pair[0])]
     return [Segment(rank, tuple(place for place, _ in blocks), blocks[-1][1].width) for rank, blocks in groups]

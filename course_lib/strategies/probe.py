@@ -1,4 +1,4 @@
-"""Check whether your own model computes the same in pieces, by a trial of each block before the first update.
+"""Check whether your own model gives the same result in pieces, by trying each block before the first update.
 
 A strategy that cuts a batch into shares or micro-batches, or its sequences into chunks of time, assumes that a block
 computes each sequence separately and keeps what it needs from earlier steps in its state. The course's blocks do. Any
@@ -73,8 +73,8 @@ def check_cuts(blocks: Sequence[Block], inputs: Tensor, *, chunks: int, pieces: 
                 if not quiet:
                     warnings.warn(
                         f"{block} cannot be run on {STEPS} steps of {SEQUENCES} sequences on a CPU "
-                        f"({_sentence(trial)}), so we cannot know whether it computes the same in pieces: compare it "
-                        "with same_as_one_process",
+                        f"({_sentence(trial)}), so we cannot know whether it gives the same result in pieces: "
+                        "compare it with same_as_one_process",
                         stacklevel=2,
                     )
                 continue
@@ -127,14 +127,14 @@ class Trial:
         for training in modes:
             whole = self.gradients(_whole, training)
             if not _same(whole, self.gradients(_whole, training), TOLERANCES[self.dtype]):
-                continue  # two equal runs differ because the block draws random numbers: we cannot judge it
+                continue  # two identical runs differ because the block draws random numbers: we cannot judge it
             try:
                 cut_up = self.gradients(cut, training)
             except Exception as error:
                 return f"cannot be run in {division} ({_sentence(error)})"
             if not _same(whole, cut_up, TOLERANCES[self.dtype]):
                 changed = "outputs" if not _same(whole[:1], cut_up[:1], TOLERANCES[self.dtype]) else "gradients"
-                return f"has other {changed} for {division} than for the whole" + (" in training" if training else "")
+                return f"has different {changed} in {division} than as a whole" + (" in training" if training else "")
         return ""
 
     def gradients(self, run: Run, training: bool) -> list[Tensor]:

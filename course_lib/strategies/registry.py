@@ -97,7 +97,7 @@ def make_strategy(
     accepted = options_of(kind)
     autocast = _autocast(precision, options.pop("bfloat16", False))
     if autocast and accepted.pop("autocast", None) is None:
-        raise ValueError(f"strategy={name} computes only in fp32: leave out the other precision")
+        raise ValueError(f"strategy={name} computes only in fp32: leave out bf16 or fp16")
     accepted.pop("autocast", None)
     for option, value in options.items():
         if option not in accepted:
@@ -119,7 +119,7 @@ def _autocast(precision: str, in_bfloat16: Any) -> torch.dtype | None:
         raise ValueError(f"precision={precision}: choose {', '.join(PRECISIONS)}")
     _check_option("bfloat16", in_bfloat16, bool)
     if in_bfloat16 and precision == "fp16":
-        raise ValueError("bfloat16=True and precision=fp16: give one of the two")
+        raise ValueError("bfloat16=True and precision=fp16: give only one of the two")
     return torch.bfloat16 if in_bfloat16 else PRECISIONS[precision]
 
 
@@ -162,7 +162,7 @@ def _check_word(name: str, value: Any, annotation: Any) -> None:
     if annotation == "str | Schedule" and not isinstance(value, str | Schedule):
         raise ValueError(f"{name}={value}: give the name of a schedule, for example {name}=1f1b")
     if annotation == "ActionCosts | None" and not isinstance(value, ActionCosts | None):
-        raise ValueError(f"{name}={value}: only a program can give it; leave it out")
+        raise ValueError(f"{name}={value}: this can only be set in code; leave it out")
 
 
 def _placement(stage_of: Any) -> Placement:

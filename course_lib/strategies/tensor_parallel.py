@@ -51,7 +51,7 @@ class ShardedRecurrent(nn.Module):
         c = c.split(self.sizes, dim=-1)[dist.get_rank()]
         from_inputs = nn.functional.linear(inputs, own["weight_ih_l0"], own["bias_ih_l0"] + own["bias_hh_l0"])
         outputs = []
-        for gates in from_inputs:  # there is no way around this loop: a step needs the one before
+        for gates in from_inputs:  # there is no way around this loop: a step needs the previous one
             i, f, g, o = (gates + h @ own["weight_hh_l0"].t()).chunk(GATES, dim=-1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h, output = Whole.apply(o.sigmoid() * c.tanh(), self.sizes)

@@ -1,4 +1,4 @@
-"""ZeRO-1: ranks that train the same weights divide the optimizer state among them, by rows of each weight.
+"""ZeRO-1: ranks that train the same weights divide the optimizer state among themselves, by rows of each weight.
 
 Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients, so that
 each rank gets its rows, and an all-gather makes the weights whole again: once per update, even with many micro-batches.
@@ -56,7 +56,7 @@ def reduce_scatter(*arguments: Any, **options: Any) -> Any:
 
 @dataclass
 class _Rows:
-    """One weight: the memory for all of its rows, padded so that each rank has equally many, and pending messages."""
+    """One weight: the memory for all of its rows, padded to the same number for each rank, and pending messages."""
 
     padded: Tensor
     shape: tuple[int, ...]
@@ -95,7 +95,7 @@ class RowShards:
         return _Rows(padded, tuple(whole.shape), local_rows(rows, self.place, self.ranks))
 
     def _slice(self, padded: Tensor) -> Tensor:
-        """Return this rank's part of a padded tensor. Each rank has equally many rows."""
+        """Return this rank's part of a padded tensor. Each rank has the same number of rows."""
         rows_per_rank = len(padded) // self.ranks
         return padded[self.place * rows_per_rank : (self.place + 1) * rows_per_rank]
 

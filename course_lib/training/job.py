@@ -76,7 +76,7 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     stop.request.obeyed = bool(stopped)
     metrics = job.metrics
     result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
-    mesh = getattr(job.strategy, "mesh_in_words", "")  # the strategy may not be derived from ours
+    mesh = getattr(job.strategy, "mesh_in_words", "")  # the strategy might not be derived from ours
     details = {"stopped": stopped or None, "mfu": metrics.mfu, "mesh": mesh or None}
     return result | {name: value for name, value in details.items() if value is not None}
 
@@ -207,14 +207,14 @@ def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
     sequences = -(-batch.sequences // shares)
     if micro_batches > max(1, sequences):
         raise BadSettings(
-            f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences: give at most "
+            f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences; give at most "
             "that many micro-batches, or larger batches"
         )
 
 
 def _seed_stream(strategy: Strategy, seed: int, updates: int = 0) -> None:
     """Give each replica different random numbers, for dropout; `updates` changes them when a run resumes."""
-    stream = getattr(strategy, "random_stream", dist.get_rank())  # the strategy may not be derived from ours
+    stream = getattr(strategy, "random_stream", dist.get_rank())  # the strategy might not be derived from ours
     seed_generators((seed + 1 + stream + STREAMS * updates) % 2**63)
 
 
@@ -250,7 +250,7 @@ def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> s
 
 
 def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
-    scaler = getattr(strategy, "scaler", None)  # the strategy may not be derived from ours
+    scaler = getattr(strategy, "scaler", None)  # the strategy might not be derived from ours
     return {"scaler": scaler.state()} if scaler else {}
 
 

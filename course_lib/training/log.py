@@ -68,11 +68,11 @@ class Log:
 
 
 def check_log(path: str | Path) -> None:
-    """Refuse a path in a missing folder, and anything that is not a log: a different file, a device, a pipe."""
+    """Refuse a path in a missing folder, and anything that is not a log: some other file, a device, a pipe."""
     if os.path.isdir(path):
         raise LogError(f"{path} is a folder: give --log the name of a file")
     if not os.path.isdir(folder := Path(path).parent):
-        raise LogError(f"{path} cannot be written (there is no folder {folder}): make it first, or give another file")
+        raise LogError(f"{path} cannot be written (there is no folder {folder}): create it first, or give another file")
     if not os.path.exists(path):
         return
     if not os.path.isfile(path):

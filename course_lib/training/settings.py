@@ -111,7 +111,7 @@ def check_numbers(settings: Settings, ranks: int) -> None:
                 f"{settings.strategy} keeps its activations: leave out --recompute, or choose pipeline or hybrid"
             )
         if settings.recompute and settings.options.get("recompute", True) is not True:
-            raise BadSettings(f"recompute={settings.options['recompute']} and --recompute: give one of the two")
+            raise BadSettings(f"recompute={settings.options['recompute']} and --recompute: give only one of the two")
         make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
         if settings.tensorboard is not None:
             check_has_tensorboard()
@@ -187,12 +187,12 @@ def check_can_be_made(folder: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass  # it can still be created
     except OSError as error:
-        raise CheckpointError(f"{folder} cannot be made ({error.strerror}): give another folder") from error
+        raise CheckpointError(f"{folder} cannot be created ({error.strerror}): give another folder") from error
     nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not os.path.isdir(nearest):
-        raise CheckpointError(f"{folder} cannot be made ({nearest} is a file): give another folder")
+        raise CheckpointError(f"{folder} cannot be created ({nearest} is a file): give another folder")
     if not os.access(nearest, os.W_OK):
-        raise CheckpointError(f"{folder} cannot be made (you may not write into {nearest}): give another folder")
+        raise CheckpointError(f"{folder} cannot be created (no permission to write to {nearest}): give another folder")
 
 
 def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
@@ -200,7 +200,7 @@ def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
     if not settings.resume and not torchrun.restarts():
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {checkpoint.position.updates}: "
-            "give --resume to go on from there, or another folder"
+            "give --resume to continue from there, or another folder"
         )
     if (model := checkpoint.notes.get("model")) != settings.model:
         saved = f"--model {model}" if model else "the course's LSTM, without --model"

@@ -46,7 +46,7 @@ class Task:
     sampler: Batches
     model: Callable[[], SequenceModel]
     loss: Loss
-    sizes: Mapping[str, int] = field(default_factory=dict)  # sizes that the data implies, and requested ones
+    sizes: Mapping[str, int] = field(default_factory=dict)  # sizes implied by the data, and requested ones
 
 
 def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed: int) -> Task:
@@ -118,7 +118,7 @@ def check_draws_nothing(task: Task, name: str) -> None:
     if readings[0] != readings[1]:
         raise BadFunction(
             f"--data {name} draws random numbers when a batch is read, so each rank would read a different batch: draw "
-            "them when the data is created, or from a generator seeded with the examples' numbers"
+            "them when the data is created, or from a generator seeded with the examples' indices"
         )
 
 

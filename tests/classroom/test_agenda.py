@@ -121,7 +121,7 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--from 25:00", "25:00: give a time of the day, like 9:30"),
+        ("--from 25:00", "25:00: give a time of day, like 9:30"),
         ("--from 17:00 --until 9:00", "from 17:00 until 9:00: a day needs at least 30 minutes"),
         ("--lessons 13", "13: give lessons like 00-07 or 00,02,06"),
         ("--plan weekend", "weekend: the plans are half_a_day, one_day, two_days, semester"),

@@ -92,8 +92,8 @@ def cut(tmp_path_factory, hosts) -> tuple[Path, list[str]]:
 
 def test_a_cut_cable_ends_the_job_and_each_host_says_whom_it_lost(cut):
     _, outputs = cut
-    assert "lost ranks 2 and 3 on host2: no answer. Most likely host2 or the network between is down" in outputs[0]
-    assert "lost ranks 0 and 1 on host1: no answer. Most likely host1 or the network between is down" in outputs[1]
+    assert "lost ranks 2 and 3 on host2: no answer. Most likely host2 or the network in between is down" in outputs[0]
+    assert "lost ranks 0 and 1 on host1: no answer. Most likely host1 or the network in between is down" in outputs[1]
     assert "is saved, and --resume continues from there" in outputs[0]
 
 

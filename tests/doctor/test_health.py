@@ -71,7 +71,7 @@ def test_a_rank_whose_products_are_slow_is_named() -> None:
 @pytest.mark.slow
 def test_a_rank_whose_messages_are_late_is_named() -> None:
     found = one_complaint(with_slow_link, 1)
-    assert found.sentence.startswith("Rank 1 has slow links: the best of its 3 links in its machine takes")
+    assert found.sentence.startswith("Rank 1 has slow links: the best of its 3 links within its machine takes")
 
 
 def test_where_nobody_is_slow_nobody_is_named_and_all_pairs_are_measured() -> None:
@@ -134,7 +134,7 @@ def test_gpus_of_their_own_are_held_to_more() -> None:
 
     assert complaints(with_rates("CPU")) == []
     (found,) = complaints(with_rates("NVIDIA H200"))
-    assert "Rank 1 is slow (NVIDIA H200 of host0): its matmuls run at 0.7 GFLOP/s" in found.sentence
+    assert "Rank 1 is slow (NVIDIA H200 on host0): its matmuls run at 0.7 GFLOP/s" in found.sentence
     assert "the others' at 1 (the median), 1.4 times as fast" in found.sentence
 
 
@@ -199,7 +199,7 @@ def test_the_command_measures_draws_and_reads(tmp_path: Path, capsys: pytest.Cap
 
 def test_one_rank_is_measured_too() -> None:
     health = health_of(measure_rank, QUICK, ranks=1)
-    assert "There is only one rank, so nothing to compare it with." in health_text(health)
+    assert "There is only one rank, so there is nothing to compare." in health_text(health)
 
 
 @pytest.mark.slow

@@ -189,7 +189,7 @@ except CollectivesDiffer as error:
     print(error)
 """
     )
-    assert "a message does not fit where it is received" in cell.text, cell.message
+    assert "a message does not match its receive" in cell.text, cell.message
     assert "send of float32 [4] to rank 1" in cell.text
     assert "recv of float32 [2] from rank 0" in cell.text
     assert "gloo" not in cell.text

@@ -219,7 +219,7 @@ FAULTS = {
     "a message that does not fit": (
         "dist.send(torch.ones(4), 1) if rank == 0 else dist.recv(torch.ones(2), 0) if rank == 1 else None",
         CollectivesDiffer,
-        "a message does not fit where it is received",
+        "a message does not match its receive",
     ),
     "work begun earlier": (
         "if rank != 1:\n    work = dist.all_reduce(x, async_op=True)\n    work.wait()",

@@ -142,7 +142,7 @@ def test_closed_ranks_are_gone_and_the_next_cell_starts_new_ones(notebook):
     notebook.run("team.close()")
     assert wait_until(lambda: not ranks_of(notebook.family()), PATIENCE)
     cell = notebook.run("%%ranks 2\n'x' in globals()")
-    assert cell.text == "[team] 2 new ranks; the variables of those before are lost\n"
+    assert cell.text == "[team] 2 new ranks; the variables of the previous ones are lost\n"
     assert cell.result == "rank 0  False\nrank 1  False"
     notebook.run("%ranks close")
     assert "there are no ranks yet: %%ranks 4 starts four" in notebook.run("%%ranks\n1").text

@@ -64,7 +64,7 @@ def test_a_team_that_is_closed_or_forgotten_or_idle_leaves_nothing():
     gc.collect()
     idle = teams[1]
     assert wait_until(lambda: _processes() <= before, PATIENCE), _processes() - before
-    with pytest.raises(LaunchError, match=r"ended, with their variables, because they had nothing to do for 0.3 s"):
+    with pytest.raises(LaunchError, match=r"idle for 0.3 s, so they were ended and their variables are lost"):
         idle.run("1")
     idle.restart()
     assert list(idle.run("rank")) == [0, 1]

@@ -227,7 +227,7 @@ def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
 def test_a_backward_before_its_own_forward_is_named_too():
     bench = schedule_bench(1, 1)
     bench.move("0:B0", 0)
-    assert "stage 0 does B0 before F0: a backward needs what its forward kept" in bench.drawing.words
+    assert "stage 0 does B0 before F0: a backward needs what its forward saved" in bench.drawing.words
     assert "stage 0 with B0 for its own F0" in bench.drawing.words
 
 

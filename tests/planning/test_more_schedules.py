@@ -222,7 +222,7 @@ def test_what_starting_an_action_costs_is_added_to_each_part_of_a_split_backward
 @pytest.mark.parametrize(
     ("stages", "layout", "sentence"),
     [
-        (["F0 W0 B0"], "loop", "stage 0 does W0 before B0: weight gradients are made from what the backward pass"),
+        (["F0 W0 B0"], "loop", "stage 0 does W0 before B0: weight gradients are computed from what the backward pass"),
         (["F0 B0 R0"], "loop", "stage 0 does B0 before R0: a backward needs the recomputed activations"),
         (["R0 F0 B0"], "loop", "stage 0 does R0 before F0: a recomputation repeats an earlier forward"),
         (["F0v1 F0v0 B0v1 B0v0"], "loop", "stage 0 does F0v1 before F0v0: its input comes from there"),

@@ -247,7 +247,7 @@ def test_a_backward_before_its_forward_is_named(schedule: Schedule, data):
     actions.insert(actions.index(Action("F", m, c)), Action("B", m, c))
     names = [schedule.label(Action(kind, m, c)) for kind in "BF"]
     assert refusal(with_stage(schedule, stage, actions)) == (
-        f"stage {stage} does {names[0]} before {names[1]}: a backward needs what its forward kept"
+        f"stage {stage} does {names[0]} before {names[1]}: a backward needs what its forward saved"
     )
 
 
@@ -264,7 +264,7 @@ def test_a_backward_before_its_forward_is_named(schedule: Schedule, data):
         ),
         (
             ["F0.0 F0.1 B0.0 B0.1"],
-            "stage 0 does B0.0 before B0.1: the gradient of the state comes from the chunk after",
+            "stage 0 does B0.0 before B0.1: the gradient of the state comes from the next chunk",
         ),
         (["F0 F1 B0", "F0 F1 B0 B1"], "stage 0 never does B1, but stage 1 does"),
         (
@@ -304,9 +304,9 @@ def test_a_simulation_of_an_illegal_schedule_is_refused():
 def test_an_action_of_a_micro_batch_that_is_not_there_is_named():
     broken = replace(gpipe(2, 3), micro_batches=2)
     assert refusal(broken) == (
-        "stage 0 does F2, which is not there: the schedule has micro_batches=2 and chunks=1, counted from 0"
+        "stage 0 does F2, which does not exist: the schedule has micro_batches=2 and chunks=1, counted from 0"
     )
-    assert "stage 0 does F0.1, which is not there" in refusal(replace(gpipe(1, 1, 2), chunks=1))
+    assert "stage 0 does F0.1, which does not exist" in refusal(replace(gpipe(1, 1, 2), chunks=1))
 
 
 @quickly

@@ -179,7 +179,7 @@ def test_legs_are_the_way_of_the_activations():
 def test_a_placement_that_does_not_fit_gets_a_sentence():
     for placement, sentence in (
         (Placement((0, 0, 1, 2, 2)), "a placement on 3 stages for 2 ranks: there is one rank per stage"),
-        (Placement((0, 1)), "a placement of 2 blocks for a model of 5: place each one"),
+        (Placement((0, 1)), "a placement of 2 blocks for a model of 5: place them all"),
     ):
         with pytest.raises(RankFailed, match=sentence):
             prove(ModelParallel, ranks=2, model=model, batches=batches(), placement=placement)

@@ -49,10 +49,10 @@ def model_with(*blocks) -> SequenceModel:
 @pytest.mark.parametrize(
     ("block", "sentence"),
     [
-        (Attention, "has other outputs for two chunks of time than for the whole"),
-        (Both, "has other outputs for two chunks of time than for the whole"),
-        (Normed, "has other outputs for two chunks of time than for the whole in training"),
-        (Forgetful, "has other gradients for two chunks of time than for the whole"),
+        (Attention, "has different outputs in two chunks of time than as a whole"),
+        (Both, "has different outputs in two chunks of time than as a whole"),
+        (Normed, "has different outputs in two chunks of time than as a whole in training"),
+        (Forgetful, "has different gradients in two chunks of time than as a whole"),
     ],
 )
 def test_a_block_that_mixes_steps_is_refused_where_time_is_cut(block, sentence):
@@ -72,7 +72,7 @@ def test_where_time_is_not_cut_it_is_trained_as_by_one_process(block):
     [(DDP, {}), (FSDP, {}), (Pipeline, {"micro_batches": 2}), (Hybrid, {"replicas": 1, "shards": 2})],
 )
 def test_a_block_that_mixes_sequences_is_refused_where_a_batch_is_cut(strategy, options):
-    with pytest.raises(RankFailed, match=r"block 2 .AmongSequences. has other outputs for two parts of a batch"):
+    with pytest.raises(RankFailed, match=r"block 2 .AmongSequences. has different outputs in two parts of a batch"):
         prove(strategy, ranks=2, model=partial(model_with, Recurrent, AmongSequences), **options)
 
 

@@ -309,7 +309,7 @@ def test_an_older_one_is_not_saved_beside_a_newer_one_which_would_be_loaded_in_i
     strategy = build("single", {})
     save_checkpoint(strategy, tmp_path, Position(100))
     with pytest.raises(
-        CheckpointError, match="update-00000100 is further than update 5: load it and continue from there"
+        CheckpointError, match="update-00000100 is ahead of update 5: load it and continue from there"
     ):
         save_checkpoint(strategy, tmp_path, Position(5))
     with pytest.raises(ValueError, match="keep=0: keep at least the checkpoint being saved"):
@@ -382,7 +382,7 @@ def test_the_newest_one_damaged_is_named_and_the_one_before_it_is_used(tmp_path,
         assert loaded.position.updates == 1, name
         (sentence,) = [str(warning.message) for warning in said if "damaged" in str(warning.message)]
         assert sentence.startswith(f"{newest} is damaged (")
-        assert sentence.endswith("): update-00000001, the one before, is loaded instead")
+        assert sentence.endswith("): update-00000001, the previous one, is loaded instead")
         (newest / name).write_bytes(whole[name])
     assert load_checkpoint(build("single", {}), tmp_path / "saved").position.updates == 2
 

@@ -30,7 +30,7 @@ def test_a_strategy_that_keeps_its_activations_says_so(name):
 def test_recompute_is_handed_to_the_strategy():
     assert Settings("pipeline", {"chunks": 2}, recompute=True).strategy_options == {"chunks": 2, "recompute": True}
     check_numbers(Settings("hybrid", {"replicas": 2}, recompute=True), 2)
-    with pytest.raises(BadSettings, match="recompute=False and --recompute: give one of the two"):
+    with pytest.raises(BadSettings, match="recompute=False and --recompute: give only one of the two"):
         check_numbers(Settings("pipeline", {"recompute": False}, recompute=True), 2)
 
 

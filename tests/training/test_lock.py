@@ -52,7 +52,7 @@ def locks_in(folder: Path) -> list[str]:
 def test_a_second_writer_is_refused_by_name_and_may_write_when_the_first_is_done(tmp_path):
     folder = tmp_path / "saved"
     first, nobody = acquire_lock(folder)
-    with pytest.raises(CheckpointError, match=rf"is written by process {os.getpid()} on .*wait until it ends, or give"):
+    with pytest.raises(CheckpointError, match=rf"is in use by process {os.getpid()} on .*wait until it ends, or give"):
         acquire_lock(folder)
     with pytest.raises(CheckpointError, match=rf"remove {folder}/writer-1.lock"):
         check_unlocked(folder)
@@ -90,7 +90,7 @@ def test_a_zombie_writes_no_more(tmp_path):
 def test_of_another_machine_the_last_renewal_decides(tmp_path):
     far = replace(this_writer(), **ELSEWHERE)
     path = leave_lock(tmp_path, far, age=GONE_AFTER / 2)
-    with pytest.raises(CheckpointError, match=r"is written by process \d+ on n7 \(last seen 450 s ago\)"):
+    with pytest.raises(CheckpointError, match=r"is in use by process \d+ on n7 \(last seen 450 s ago\)"):
         acquire_lock(tmp_path)
     path.unlink()
     leave_lock(tmp_path, far, age=2 * GONE_AFTER)
@@ -109,7 +109,7 @@ def test_a_job_that_was_started_again_takes_over_its_own_lock_and_no_other(tmp_p
     assert from_whom.startswith("Slurm job 12, process ")
     lock.release()
     leave_lock(tmp_path, replace(ours, restarts=0, job="Slurm job 13", **ELSEWHERE))
-    with pytest.raises(CheckpointError, match="is written by Slurm job 13, process"):
+    with pytest.raises(CheckpointError, match="is in use by Slurm job 13, process"):
         acquire_lock(tmp_path)
 
 
@@ -117,7 +117,7 @@ def test_a_lock_without_a_name_in_it_counts_until_it_is_old(tmp_path, monkeypatc
     monkeypatch.setattr(checkpoint_lock, "NAMED_WITHIN", 0.01)
     path = tmp_path / "writer-1.lock"
     path.touch()
-    with pytest.raises(CheckpointError, match="is written by a process that has not written its name"):
+    with pytest.raises(CheckpointError, match="is in use by a process that has not written its name"):
         acquire_lock(tmp_path)
     os.utime(path, (1, 1))
     acquire_lock(tmp_path)
@@ -141,7 +141,7 @@ def somebody_is_faster(monkeypatch, folder: Path, forget: Path | None = None) ->
 
 def test_between_a_look_and_a_lock_somebody_may_be_faster(tmp_path, monkeypatch):
     faster = somebody_is_faster(monkeypatch, tmp_path)
-    with pytest.raises(CheckpointError, match="is written by process"):
+    with pytest.raises(CheckpointError, match="is in use by process"):
         acquire_lock(tmp_path)
     faster[0].check()
     assert locks_in(tmp_path) == ["writer-1.lock"]
@@ -150,7 +150,7 @@ def test_between_a_look_and_a_lock_somebody_may_be_faster(tmp_path, monkeypatch)
 def test_a_dead_writers_lock_may_be_somebody_elses_by_now(tmp_path, monkeypatch):
     dead = leave_lock(tmp_path, replace(this_writer(), began="1"))
     faster = somebody_is_faster(monkeypatch, tmp_path, forget=dead)  # it was given back, and the number used again
-    with pytest.raises(CheckpointError, match="is written by process"):
+    with pytest.raises(CheckpointError, match="is in use by process"):
         acquire_lock(tmp_path)
     faster[0].check()
     assert locks_in(tmp_path) == ["writer-1.lock"]
@@ -216,9 +216,9 @@ def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_ov
         assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
         monkeypatch.chdir(tmp_path)
         assert main(["train", "single", *run, "--resume"]) == 2
-        assert "course: saved is written by process" in capfd.readouterr().err
+        assert "course: saved is in use by process" in capfd.readouterr().err
         settings = Settings(**SMALL, updates=1_000_000, checkpoint="saved", resume=True)
-        with pytest.raises(Exception, match="saved is written by process") as refused:  # by the job itself, too
+        with pytest.raises(Exception, match="saved is in use by process") as refused:  # by the job itself, too
             launch(train_job, settings, ranks=1, timeout=PATIENCE)
         assert isinstance(refused.value.__cause__, BadSettings)
         process.kill()

@@ -26,7 +26,7 @@ def test_a_file_with_something_else_in_it_is_refused_and_left_as_it_is(tmp_path,
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(LogError, match=r"cannot be written \(there is no folder .*nosuch\): make it first"):
+    with pytest.raises(LogError, match=r"cannot be written \(there is no folder .*nosuch\): create it first"):
         Log(tmp_path / "nosuch" / "run.jsonl")
     assert not (tmp_path / "nosuch").exists()
 

@@ -77,7 +77,7 @@ BAD = {
     "nowhere.py:blocks": "--model nowhere.py:blocks: nowhere.py: there is no such file or module",
     "mine.py:none": "mine.py has no function 'none'; it defines ",
     "mine.py": "--model mine.py: name a file and a function in it",
-    "boom.py:blocks": "boom.py cannot be imported, it raises ZeroDivisionError: division by zero",
+    "boom.py:blocks": "boom.py cannot be imported: it raises ZeroDivisionError: division by zero",
     "\0:a": "no such file or module",
 }
 

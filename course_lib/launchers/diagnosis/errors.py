@@ -71,7 +71,7 @@ class CollectivesDiffer(LaunchError):
         "Every rank must make the same call, with the same shape and dtype, in the same order.",
     )
     OF_A_MESSAGE = (
-        "a message does not fit where it is received",
+        "a message does not match its receive",
         "The receiver needs a tensor with the same number of elements and the same dtype as the sender's.",
     )
 
@@ -117,7 +117,7 @@ class PeersLost(LaunchError):
         self.rank, self.lost, self.exception = rank, tuple(lost), cause
         super().__init__(
             f"rank {rank} lost {name_ranks(lost)} on {hosts}: no answer. Most likely {hosts} or the network "
-            f"between is down\n\n  it waited at {place}\n  {cause}"
+            f"in between is down\n\n  it waited at {place}\n  {cause}"
         )
 
     def __reduce__(self) -> tuple:
@@ -247,7 +247,7 @@ def explain_failure(error: BaseException) -> str:
     if number == errno.ENOMEM:
         return "this machine has too little memory: launch fewer ranks"
     if number == errno.ENOSPC:
-        return "the disk for temporary files is full: make room there, or set TMPDIR to a different folder"
+        return "the disk for temporary files is full: free up space there, or set TMPDIR to another folder"
     if "AF_UNIX path too long" in str(error):
         return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):

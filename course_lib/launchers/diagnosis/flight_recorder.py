@@ -24,7 +24,7 @@ from course_lib.launchers import private_doors
 FIRST_VERSION = (2, 11)
 COALESCED = "coalesced"  # a batch of messages
 ADVICE = (
-    "this PyTorch does not let its flight recorder be read: ranks that call different collectives go unnoticed; "
+    "the flight recorder of this PyTorch cannot be read: ranks that call different collectives go unnoticed; "
     "they hang until the timeout or get wrong numbers. Install torch 2.11 or newer"
 )
 

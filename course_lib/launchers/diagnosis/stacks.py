@@ -82,7 +82,7 @@ class Where:
         if self.doing == "waiting":
             text = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
         elif self.doing == "computing":
-            text = f"has a GPU that is still computing and has not begun {self.collective};"
+            text = f"has a GPU that is still computing and has not started {self.collective};"
             return f"{text} its Python is at {self.frame}" if self.frame else text.rstrip(";")
         else:
             text = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"

@@ -158,7 +158,7 @@ class TaskListener(Listener):
 
 
 def out_of_step(records: dict[int, Record]) -> bool:
-    """Return whether only some of its ranks have begun a collective or a message."""
+    """Return whether, in any group, only some of the ranks have started a collective or a message."""
     groups = {group for record in records.values() for group in record.begun}
     for group in groups:
         counts = {record.begun[group] for record in records.values() if group in record.begun}

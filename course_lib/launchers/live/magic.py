@@ -91,7 +91,7 @@ class RanksMagics(Magics):
             rank = request.chosen[0] if request.chosen else 0
             print(team.describe(question["name"], rank) or f"there is no {question['name']} on rank {rank}")
             return None
-        # The prompt's number: newer IPythons raise `execution_count` before a cell runs, older ones after it.
+        # The prompt's number: newer IPython versions increment `execution_count` before a cell runs, older ones after.
         number = self.shell.displayhook.prompt_count
         file = self.shell.compile.cache(f"{first}\n{cell}", number)
         # The magic is line 1 of the cell: the empty line takes its place, so that line numbers match.
@@ -112,7 +112,7 @@ class RanksMagics(Magics):
             )
         elif team.is_closed:
             team.restart()
-            print(f"[team] {len(team)} new ranks; the variables of those before are lost")
+            print(f"[team] {len(team)} new ranks; the variables of the previous ones are lost")
         return team
 
     def _existing_team(self) -> Team | None:

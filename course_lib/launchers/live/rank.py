@@ -1,7 +1,7 @@
 """What runs inside a live rank: one task after another, while its variables stay in the main module.
 
 A task is a call whose first argument is the `LiveRank`. Meanwhile, a thread takes orders. To end a task, it sends the
-main thread the signal of Ctrl-C, and it can cut the connections of the process group to end a wait in it.
+main thread SIGINT, like Ctrl-C, and it can cut the connections of the process group to end a wait in it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LiveRank:
             self.process.report(error)
 
     def _value_of(self, task: messages.Task) -> Any:
-        """Run a task's call. The signal of Ctrl-C has an effect only in here."""
+        """Run a task's call. SIGINT has an effect only in here."""
         try:
             self._in_task = True
             call, arguments, keywords = pickling.unpack(task.call)

@@ -29,10 +29,10 @@ from course_lib.launchers.run import Run
 
 HOUR = 3600.0
 REMADE = (
-    "The process group was aborted and recreated; all variables are kept. What holds the old group has to be "
-    "recreated, too: a model in DistributedDataParallel or FSDP, a group from new_group, a device mesh"
+    "The process group was aborted and recreated; all variables are kept. Anything that holds the old group must be "
+    "recreated, too: a model wrapped in DistributedDataParallel or FSDP, a group from new_group, a device mesh"
 )
-OLD_GROUP = "A connection that is closed usually belongs to a group from before the process group was last recreated. "
+OLD_GROUP = "A closed connection usually belongs to a group from before the process group was last recreated. "
 CLOSED = "this team is closed: ranks({}) starts a new one"
 
 

@@ -140,7 +140,7 @@ def seed_generators(seed: int | None) -> None:
 
 
 def leave_as_child(error: BaseException | None = None) -> NoReturn:
-    """End a process that the learner's function forked and that has returned from it or raised: it is not the rank."""
+    """End a process that the learner's function forked, once it has returned or raised: it is not the rank."""
     if error is not None:
         traceback.print_exception(error)
     flush()

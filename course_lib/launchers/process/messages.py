@@ -1,4 +1,4 @@
-"""What a notebook, its supervisor and the ranks send each other: the launch, the ranks' reports, and orders to them."""
+"""The messages between a notebook, its supervisor and the ranks: the launch, reports from ranks, and orders to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LaunchSpec:
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
-    framework: str = "torch"  # the one through which the ranks connect
+    framework: str = "torch"  # the one that the ranks connect through
     seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
     live: bool = False  # the call serves cells until the ranks are dismissed; it takes the rank's process and folder
     generation: int = 0  # number of the process group that a rank joins first: live ranks create new ones
@@ -132,9 +132,9 @@ class Died:
 
 @dataclass(frozen=True)
 class Located:
-    """Where a rank is. A rank sends it when asked, and also, once, when it has waited for a while.
+    """Where a rank is. A rank sends this when asked, and once on its own after waiting for a while.
 
-    If a rank cannot answer, the supervisor sends it, without a record.
+    If a rank cannot answer, the supervisor sends this for it, without a record.
     """
 
     rank: int

@@ -1,4 +1,4 @@
-"""What the server that ranks are forked from imports first. In the server, importing this module imports it all.
+"""The modules that the fork server imports in advance. In that server, importing this module imports all of them.
 
 A rank needs torch; importing what trains a model takes twice as long (`torch._dynamo` alone takes as long as torch).
 A launch waits for everything, because otherwise each rank would import it again. Live ranks should run their first cell

@@ -49,7 +49,7 @@ request = StopRequest()  # one per process, because signals are sent to a proces
 
 @contextlib.contextmanager
 def asked_by_signals(*names: str) -> Iterator[None]:
-    """Treat these signals as requests to stop inside the block, if the system has them."""
+    """Inside the block, treat these signals as requests to stop, if the system has them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -50,7 +50,7 @@ TICK = 0.05  # how often to check whether a rank has died: its pipes may stay op
 ANSWER_WITHIN = 1.0  # a rank that takes longer to answer is holding the GIL
 SHOW_EVERY = 0.2  # seconds between two looks at the ranks' unfinished lines
 EXIT_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
-IDLE = "the ranks were ended, with their variables, because they had nothing to do for {:g} s: team.restart()"
+IDLE = "the ranks were idle for {:g} s, so they were ended and their variables are lost: call team.restart()"
 
 
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
@@ -79,7 +79,7 @@ class HungUp(Exception):
 
 
 class NotebookLink:
-    """The connection to the notebook. It raises `HungUp` when it breaks, because that is not an error."""
+    """The connection to the notebook. When it breaks, it raises `HungUp`, which is not treated as an error."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection

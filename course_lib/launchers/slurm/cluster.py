@@ -203,7 +203,7 @@ def _private_folder(parent: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))
     except OSError as error:
         raise LaunchError(
-            f"folder={str(parent)!r} cannot be written ({error.strerror}): give a different one"
+            f"folder={str(parent)!r} cannot be written to ({error.strerror}): give another folder"
         ) from error
     try:
         yield folder

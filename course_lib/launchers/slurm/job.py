@@ -94,15 +94,15 @@ def make_script(place: Place, command: Sequence[str]) -> str:
     """Return a script that runs `command` once on every node of `place`."""
     lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in _options(place)), ""]
     lines += [
-        "# A port of this job's own: jobs that share a node do not collide.",
+        "# A separate port for each job, so that jobs on the same node do not collide.",
         f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
         "# The command below runs as a node of this job, and does not submit another one.",
         f"export {INSIDE_JOB}=$SLURM_JOB_ID",
-        "# srun does not take the number of cores over from sbatch.",
+        "# srun does not inherit the number of cores from sbatch.",
         f"srun --cpus-per-task={place.cores * place.local_ranks} --cpu-bind=none --wait={NODES_END_WITHIN} \\",
         f"  {shlex.join(command)}",
         "status=$?",
-        "# The time was nearly up, and the ranks have saved what they had: go on in the next attempt.",
+        "# Time was nearly up, and the ranks have saved their state: continue in the next attempt.",
         f'if [ $status -eq {REQUEUE} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
         "exit $status",
         "",
@@ -182,7 +182,7 @@ class SlurmJob:
         """Submit a script, which Slurm runs with these variables in its environment, and return the job."""
         result = _slurm("sbatch", "--parsable", str(script), variables=variables)
         if result.returncode:
-            raise LaunchError(f"Slurm refuses the job: {_complaint(result)}. `sinfo` shows what the cluster has")
+            raise LaunchError(f"Slurm rejected the job: {_complaint(result)}. `sinfo` shows what the cluster has")
         return cls(result.stdout.strip().partition(";")[0])
 
     def state(self, at_most_old: float = ASK_EVERY) -> State:
@@ -219,7 +219,7 @@ class SlurmJob:
         """Return a sentence about how to check on a job that is no longer watched."""
         return (
             f"job {self.number} keeps running, but is no longer watched: `squeue --job {self.number}` shows its state, "
-            f"{self.output} has what its ranks print, and `scancel {self.number}` ends it"
+            f"{self.output} has its ranks' output, and `scancel {self.number}` ends it"
         )
 
     def end(self, within: float = 0.0) -> bool:
@@ -272,7 +272,7 @@ def _slurm(
 
 
 def _complaint(result: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that sbatch printed to stderr, without its name."""
+    """Return the last line that sbatch printed to stderr, without its `sbatch: error: ` prefix."""
     lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
     return lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
 

@@ -51,7 +51,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The arrivals at all collectives with at least two ranks, in order of time.
+    """The arrivals at all collectives with at least two ranks, ordered by time.
 
     Prints as a table: for each rank, how often it arrived last, what that cost, and how long it waited for a core.
     """
@@ -196,7 +196,7 @@ def find_stragglers(
 
 
 def _arrivals(meetings: Sequence[Sequence[Collective]], core_waits: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
-    """Return who arrived last at each collective. With few samples, we count its whole wait for a core so far."""
+    """Return who arrived last at each collective. With few samples, we count all of its wait for a core so far."""
     arrivals, previous_start = [], float("-inf")
     for meeting in meetings:
         first, second, last = meeting[0], meeting[-2], meeting[-1]
@@ -224,7 +224,7 @@ def _work(
 ) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
     """Return each rank's seconds of work (not waiting for others or for a core), and its seconds in each kind of span.
 
-    Both cover the time from the first span to the last, except the beginning, in which ranks connect.
+    Both cover the time from the first span to the last, except the beginning, when ranks connect.
     """
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     begin = first + WARM_UP * (end - first)
@@ -244,7 +244,7 @@ def _work(
 
 @dataclass(frozen=True)
 class CoreWait:
-    """Samples of how long a rank had waited for a core, in order of time."""
+    """Samples of how long a rank had waited for a core, ordered by time."""
 
     samples: Samples
 

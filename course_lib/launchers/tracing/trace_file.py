@@ -47,19 +47,19 @@ def write_trace(
     try:
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     except OSError as error:
-        raise TraceError(f"{path} cannot be written ({error.strerror}): give a different file") from error
+        raise TraceError(f"{path} cannot be written ({error.strerror}): give another file") from error
     return path
 
 
 def check_can_be_written(path: str | Path) -> None:
-    """Raise, before a long run, if the trace file could not be written after it."""
+    """Raise now, before a long run, if the trace file could not be written at the end of it."""
     path = Path(path)
     if path.is_dir():
         raise TraceError(f"{path} is a folder: give the name of a file for the trace")
     if not path.parent.is_dir():
-        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give a different file")
+        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise TraceError(f"{path} cannot be written (permission denied): give a different file")
+        raise TraceError(f"{path} cannot be written (permission denied): give another file")
 
 
 def trace_events(

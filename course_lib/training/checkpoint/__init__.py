@@ -2,7 +2,7 @@
 
     DIR/update-00000050                 complete: renamed to this when every rank had written its part
     DIR/update-00000100.1b9d6bcd.tmp    being written, or left by a crash: never loaded, removed by the next save
-    DIR/update-00000150.damaged         files have changed since the save; renamed when a run got here again
+    DIR/update-00000150.damaged         files have changed since the save; renamed when a run reached this update again
 
 A strategy needs only `shards()`, which returns the part of each parameter that a rank has. A rank writes its part; if
 several ranks have the same part, one of them writes it. `training.json`, next to the tensors, describes the model, how

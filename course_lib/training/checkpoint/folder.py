@@ -45,7 +45,7 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
 def find_damage(folder: Path, required: Iterable[str], only: Collection[str] | None = None) -> str:
     """Return what is wrong with the files saved in `folder`, in a few words; empty if nothing is.
 
-    Every list must have the files in `required`. This reads only the files in `only`, or all of them.
+    The list must include the files in `required`. This reads only the files in `only`, or all of them.
     """
     try:
         *lines, _ = (folder / SUMS).read_text().split("\n")
@@ -140,7 +140,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return checkpoint
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({FACTS}: {error}): remove it to resume from the one before"
+            f"{path} is damaged ({FACTS}: {error}): remove it to resume from the previous one"
         ) from error
 
 
@@ -180,7 +180,7 @@ def make_room(final: Path) -> Path:
         if _updates(newer) < _updates(final):
             break
         if not _damage_of(newer):
-            problem = "exists" if newer == final else f"is further than update {_updates(final)}"
+            problem = "exists" if newer == final else f"is ahead of update {_updates(final)}"
             raise CheckpointError(f"{newer} {problem}: load it and continue from there, or save into another folder")
         _mark_damaged(newer)
     for leftover in final.parent.glob("update-*.tmp"):

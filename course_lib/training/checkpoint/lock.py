@@ -95,7 +95,7 @@ class WriterLock:
                 os.utime(self.path)
 
     def check(self) -> None:
-        """Raise if a different writer has taken over the folder, because this one seemed to be dead."""
+        """Raise if another writer has taken over the folder because this one seemed to be dead."""
         newest = max(_locks_in(self.path.parent), key=lambda lock: lock.number, default=None)
         if newest is None or newest.path != self.path or newest.writer != self.writer:
             by = f" by {newest.holder}" if newest else ""
@@ -104,7 +104,7 @@ class WriterLock:
             )
 
     def release(self) -> None:
-        """Release the folder, unless a different writer has it. A folder that we created is removed if it is empty."""
+        """Release the folder, unless another writer has it. A folder that we created is removed if it is empty."""
         with contextlib.suppress(CheckpointError, OSError):
             self.check()
             for lock in _locks_in(self.path.parent):
@@ -128,7 +128,7 @@ def acquire_lock(folder: str | Path) -> tuple[WriterLock, str]:
         _refuse_second_writer(folder, before, writer)
         path = folder / f"writer-{max((lock.number for lock in before), default=0) + 1}.lock"
         if not _create(path, writer):
-            continue  # a different writer was faster: find out which
+            continue  # another writer was faster: find out which
         known_paths = {lock.path for lock in before}
         other_locks = [lock for lock in _locks_in(folder) if lock.path != path]
         if not any(lock.is_held(by_others_than=writer) or lock.path not in known_paths for lock in other_locks):
@@ -160,7 +160,7 @@ def _refuse_second_writer(folder: Path, locks: list[Lock], writer: Writer) -> No
     for lock in locks:
         if lock.is_held(by_others_than=writer):
             raise CheckpointError(
-                f"{folder} is written by {lock.holder} (last seen {lock.age:.0f} s ago): wait until it ends, or give "
+                f"{folder} is in use by {lock.holder} (last seen {lock.age:.0f} s ago): wait until it ends, or give "
                 f"another folder; if you know that it is dead, remove {lock.path}"
             )
 
@@ -238,7 +238,7 @@ def _is_alive(process: int) -> str:
     except ProcessLookupError:
         return ""
     except OSError:
-        pass  # it belongs to a different user
+        pass  # it belongs to another user
     return "at some time"
 
 

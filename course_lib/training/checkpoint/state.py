@@ -137,7 +137,7 @@ def _listed(slots: set[str]) -> str:
 
 def _advice(saved: list | None, current: list | None) -> str:
     if saved and current and saved[0] == current[0]:
-        return "Give the model that type: model.double(), model.float()"
+        return "Convert the model to that dtype: model.double(), model.float()"
     return "Give the hidden, layers and data that it was trained with"
 
 
@@ -168,7 +168,7 @@ def state_dict_of(strategy: Strategy) -> dict[str, Pieces]:
 
 
 def copy_name(shard: Shard, same_layout: bool = True) -> str:
-    """Return the prefix for copies that may differ between ranks. A different layout loads the first copy."""
+    """Return the prefix for copies that may differ between ranks. With a different layout, the first copy is loaded."""
     return f"copy-{shard.copy}." if shard.copy and same_layout else ""
 
 
@@ -217,11 +217,11 @@ def restore_buffers(strategy: Strategy, loaded: NamedTensors) -> None:
 
 
 def _check_slot(shard: Shard, name: str, slot: str, shape: tuple[int, ...], parameters: tuple[int, ...]) -> None:
-    """Refuse a slot of a different shape than its parameter if that is cut over ranks: we cannot know how to cut it."""
+    """Refuse a slot shaped unlike its parameter if that is split across ranks: we cannot know how to cut it."""
     if shard.ranges is not None and shape not in ((), parameters):
         raise CheckpointError(
-            f"the optimizer keeps {slot} of shape {shape} for {name}, which is cut over ranks: such state cannot be "
-            "saved or loaded in parts. Use an optimizer whose state has the parameter's shape, like Adam"
+            f"the optimizer keeps {slot} of shape {shape} for {name}, which is split across ranks: such state cannot "
+            "be saved or loaded in parts. Use an optimizer whose state has the parameter's shape, like Adam"
         )
 
 

@@ -238,7 +238,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     deterministic). With torch's DDP on three or more ranks, run one step *before* the load: DDP reorders its messages
     after the first step, which changes the order in which it adds three or more numbers.
 
-    If the latest checkpoint is damaged, you get a warning, and the one before it is loaded.
+    If the latest checkpoint is damaged, you get a warning, and the previous one is loaded.
 
     With a different layout, every rank keeps its current random numbers, and a carried state starts at zero. If the
     ranks had different versions of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
@@ -251,7 +251,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
     path = checkpoint.path
     if damaged and rank_and_ranks()[0] == 0:
-        warnings.warn(f"{', '.join(damaged)}: {path.name}, the one before, is loaded instead", stacklevel=2)
+        warnings.warn(f"{', '.join(damaged)}: {path.name}, the previous one, is loaded instead", stacklevel=2)
     parts = state.parts_of(strategy)
     state.check_same_model(checkpoint, state.parameters_of(parts))
     state.check_same_optimizer(checkpoint, strategy)
@@ -259,7 +259,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     try:
         saved = planners.FileSystemReader(path).read_metadata().state_dict_metadata
     except Exception as error:  # a truncated pickle may raise anything
-        raise CheckpointError(f"{path} is damaged ({error}): remove it to resume from the one before") from error
+        raise CheckpointError(f"{path} is damaged ({error}): remove it to resume from the previous one") from error
     state.check_same_slots(checkpoint, saved, strategy)
     shards = strategy.shards()
     pieces = {
@@ -283,7 +283,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     except planners.CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         raise CheckpointError(
-            f"{path} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the one before"
+            f"{path} is damaged (rank {rank}: {str(cause).splitlines()[0]}): remove it to resume from the previous one"
         ) from error
     state.restore_optimizer(strategy, {shards[name].tensor: of_name for name, of_name in slots.items() if of_name})
     state.restore_rank(strategy, tensors)

@@ -293,7 +293,7 @@ def _distances():
     return [2**power for power in reversed(range(dist.get_world_size().bit_length() - 1))]
 
 
-@wrong("00.2", says="a message does not fit where it is received")
+@wrong("00.2", says="a message does not match its receive")
 def receives_into_too_little(vector):
     partner = dist.get_rank() ^ 1
     begun = dist.isend(vector, partner)
