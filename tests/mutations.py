@@ -3,7 +3,7 @@
     python -m tests.mutations            # plant each one, run its package's tests, print a table
     python -m tests.mutations --all 7 23 # these two, and with the slow tests too
 
-They were chosen over all packages before anybody looked at what the tests cover. Run it in a clone of its own: a fault is
+They were chosen over all packages before anybody looked at what the tests cover. Run it in a clone: a fault is
 written into the file and taken back out when its tests have ended. tests/README.md has the latest table.
 """
 
