@@ -308,9 +308,7 @@ def test_the_whole_model_is_compared_on_every_rank(tmp_path):
 def test_an_older_one_is_not_saved_beside_a_newer_one_which_would_be_loaded_in_its_place(tmp_path):
     strategy = build("single", {})
     save_checkpoint(strategy, tmp_path, Position(100))
-    with pytest.raises(
-        CheckpointError, match="update-00000100 is ahead of update 5: load it and continue from there"
-    ):
+    with pytest.raises(CheckpointError, match="update-00000100 is ahead of update 5: load it and continue from there"):
         save_checkpoint(strategy, tmp_path, Position(5))
     with pytest.raises(ValueError, match="keep=0: keep at least the checkpoint being saved"):
         save_checkpoint(strategy, tmp_path, Position(200), keep=0)
