@@ -75,7 +75,7 @@ def test_without_a_question_or_a_class_it_is_said_what_is_the_matter(desk, capsy
     assert "Nothing has been heard from the class yet" in capsys.readouterr().out
     say()
     class_question()
-    assert "not asked anything now" in capsys.readouterr().out
+    assert "no question for the class right now" in capsys.readouterr().out
     (desk / ".course" / "class.json").unlink()
     class_question()
     assert "join one with join_class" in capsys.readouterr().out

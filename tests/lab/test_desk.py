@@ -216,7 +216,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_file_whole(tmp_path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(BadDesk, match="cannot be written: No space left on device; what you wrote is as it was"):
+    with pytest.raises(BadDesk, match="cannot be written: No space left on device; your work is unchanged"):
         desks.write_to_desk(path, b"new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("notebook.ipynb", "old")]
 

@@ -71,7 +71,7 @@ def test_balanced_keeps_to_the_memory_or_says_how_much_it_takes(costs: list[Bloc
         assert (found.seconds, found.bytes) == min((step.seconds, step.bytes) for step in fitting)
     else:
         least = min(step.bytes for step in everything)
-        with pytest.raises(CannotPlace, match=rf"fit into {memory} bytes each: .* would do is {least} bytes"):
+        with pytest.raises(CannotPlace, match=rf"fit into {memory} bytes each: at least {least} bytes would be needed"):
             balanced(costs, stages, memory)
         assert step_cost(balanced(costs, stages, least), costs).bytes == least
 
@@ -182,7 +182,7 @@ def test_a_layer_with_more_to_do_is_measured_to_take_longer():
         (lambda: balanced([BlockCost(1.0, 1)], 2), "1 blocks on 2 stages: a stage needs a block"),
         (
             lambda: balanced([BlockCost(1.0, 5000)], 1, 4000),
-            "fit into 4,000 bytes each: the smallest .* is 5,000 bytes",
+            "fit into 4,000 bytes each: at least 5,000 bytes would be needed",
         ),
         (lambda: Placement((0, 2)), r"stage_of=\(0, 2\): give each block a stage; every stage from 0 up needs a block"),
         (lambda: Placement(()), r"stage_of=\(\): give each block a stage"),

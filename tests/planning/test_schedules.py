@@ -260,7 +260,7 @@ def test_a_backward_before_its_forward_is_named(schedule: Schedule, data):
         (["F1 B1", "F1 B1"], "stage 0 never does F0: every stage does each"),
         (
             ["F0.1 F0.0 B0.1 B0.0"],
-            "stage 0 does F0.1 before F0.0: a chunk starts in the state in which the chunk before",
+            "stage 0 does F0.1 before F0.0: a chunk starts from the final state of the previous chunk",
         ),
         (
             ["F0.0 F0.1 B0.0 B0.1"],

@@ -278,7 +278,9 @@ def adafactor(folder):
 
 
 def test_an_optimizer_whose_state_is_cut_in_a_way_of_its_own_is_refused(tmp_path):
-    with pytest.raises(RankFailed, match=r"the optimizer keeps row_var of shape \(\d+, 1\) for .* is cut over ranks"):
+    with pytest.raises(
+        RankFailed, match=r"the optimizer keeps row_var of shape \(\d+, 1\) for .* is split across ranks"
+    ):
         launch(adafactor, tmp_path, ranks=2)
 
 

@@ -112,16 +112,12 @@ class ScalingExplorer(Explorer):
             x, y = _point(ranks, speed, most, top)
             shapes.append(element("circle", cx=x, cy=y, r=6, class_="point"))
             shapes.append(text(x + 9, y + 14, f"measured here: {speed:.2f}", "ink small"))
-        rows = [
-            [
-                str(ranks),
-                f"{self.at(ranks):.2f}",
-                f"{self._share(ranks):.0%}",
-                f"{self.measured[ranks]:.2f}" if ranks in self.measured else "",
-            ]
-            for ranks in tried
-        ]
-        head = ["ranks", "times as fast", "spent in all-reduce", "measured here, paced"]
+        head = ["ranks", "times as fast", "spent in all-reduce"]
+        rows = [[str(ranks), f"{self.at(ranks):.2f}", f"{self._share(ranks):.0%}"] for ranks in tried]
+        if self.measured:
+            head.append("measured here, paced")
+            for ranks, row in zip(tried, rows, strict=True):
+                row.append(f"{self.measured[ranks]:.2f}" if ranks in self.measured else "")
         below = table(head, rows, "The same in numbers")
         return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
 
