@@ -142,7 +142,7 @@ class WholeModelEverywhere(DDP):
         self.micro_batches = 1
 
 
-@wrong("11.1", says="one of the course's own: Hybrid")
+@wrong("11.1", says="one of the course's own classes: Hybrid")
 class IsOurs(Hybrid):
     pass
 
@@ -162,12 +162,12 @@ def of_our_source(parts=("stage", "execution", "pipeline", "hybrid")):
     return module.MyHybrid
 
 
-@wrong("11.1", says="one of the course's own: a copy of")
+@wrong("11.1", says="one of the course's own classes: a copy of")
 def our_source_under_another_name(*arguments, **options):
     return of_our_source()(*arguments, **options)
 
 
-@wrong("11.1", says="one of the course's own: a copy of")
+@wrong("11.1", says="one of the course's own classes: a copy of")
 def derives_from_our_source(*arguments, **options):
     class Mine(of_our_source()):
         def share(self, batch):
