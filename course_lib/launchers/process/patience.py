@@ -154,7 +154,8 @@ class WorkClock:
     """Samples processes to count the seconds in which the machine let them work.
 
     The kernel adds a wait for a core to a thread's account when the wait ends. A wait in progress shows in the thread's
-    state: runnable in two samples in a row, without having run. We do not count it again when it ends.
+    state: runnable in two samples in a row, without having run. We do not count it again when it ends. If a wait turns
+    out to have begun in an earlier interval, which we counted as work, we take that part back.
     """
 
     def __init__(self, processes: Callable[[], Iterable[int]], most_disk: float = math.inf) -> None:
@@ -173,11 +174,11 @@ class WorkClock:
         passed, self._last = now - self._last, now
         self.wall = now - self._started_at
         delayed = self._look_at_threads(passed) if self._sees else passed * (1 - 1 / BLIND)
-        self.seconds += max(0.0, passed - delayed)
+        self.seconds = max(0.0, self.seconds + passed - delayed)
 
     def _look_at_threads(self, passed: float) -> float:
-        """Return how many of the `passed` seconds a thread was kept from working."""
-        processes, seen_threads, delayed, disk_delay = list(self._processes()), {}, 0.0, 0.0
+        """Return for how many of the `passed` seconds, and of those before, a thread was kept from working."""
+        processes, seen_threads, delayed, disk_delay, earlier = list(self._processes()), {}, 0.0, 0.0, 0.0
         first = self._cpu_before is None
         for path in (thread for pid in processes for thread in threads(pid)):
             if times := run_and_delay(path):
@@ -185,12 +186,13 @@ class WorkClock:
                 seen_threads[path], delay = before.after(*times, state(path), passed)
                 delayed += delay if seen_threads[path].state != "D" or self._disk_left > 0 else 0.0
                 disk_delay = max(disk_delay, delay if seen_threads[path].state == "D" else 0.0)
+                earlier = max(earlier, delay - passed if path in self._threads else 0.0)
         self._disk_left -= disk_delay
         self._threads = seen_threads
         cpu = sum(map(cpu_seconds, processes))
         self._cpu_before = cpu if self._cpu_before is None else self._cpu_before
         self.cpu = max(self.cpu, cpu - self._cpu_before)
-        return min(delayed, passed)
+        return min(delayed, passed) + earlier
 
 
 @dataclass(frozen=True)

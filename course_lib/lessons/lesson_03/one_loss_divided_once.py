@@ -166,12 +166,29 @@ def is_a_mean_of_means(case: Case, values: list) -> bool:
     return _is_like(case, values, made)
 
 
-def has_counted_the_padding(case: Case, values: list) -> bool:
+def has_divided_by_the_largest(case: Case, values: list) -> bool | None:
+    """Every rank divides by one rank's count, the largest. Divide by the sum of all ranks' counts, and multiply by the
+    number of ranks.
+    """
+    largest, cells_of_one = _largest(case)
+    made = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean() / largest)
+    return None if made and largest == cells_of_one else made
+
+
+def has_counted_the_padding(case: Case, values: list) -> bool | None:
     """You divide by all cells, padding included: the more padding, the smaller the gradient. Divide by the number of
     steps that count, `mask.sum()`.
     """
-    own = _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean() / mask[0].numel())
-    return own or _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.numel())
+    largest, cells_of_one = _largest(case)
+    if _is_like(case, values, lambda cells, mask: _sums(cells, mask).mean() / cells_of_one):
+        return None if largest == cells_of_one else True  # a rank without padding has that many steps that count
+    return _is_like(case, values, lambda cells, mask: _sums(cells, mask).sum() / mask.numel())
+
+
+def _largest(case: Case) -> tuple[int, int]:
+    """Return the largest count of a rank, and the number of cells that a rank has."""
+    mask = case.inputs["mask"]
+    return int(mask.flatten(1).sum(dim=1).max()), mask[0].numel()
 
 
 def has_counted_sequences(case: Case, values: list) -> bool:
@@ -258,6 +275,7 @@ EXERCISE = Exercise(
         returns_the_loss_of_all,
         has_forgotten_the_ranks,
         has_multiplied_twice,
+        has_divided_by_the_largest,
         has_counted_the_padding,
         has_counted_sequences,
         has_never_divided,

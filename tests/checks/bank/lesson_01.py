@@ -173,17 +173,17 @@ def another_order(**given):
     return backwards(given, order=(0, 1, 3, 2))
 
 
-@wrong("01.1", says="only the part of *forget* is wrong")
+@wrong("01.1", says='Only the *forget* part of the gradient of "sums" is wrong')
 def forget_by_the_new_cell(**given):
     return backwards(given, bend=lambda i, f, g, o, t, whole: ("forget", whole * t.atanh() * f * (1 - f)))
 
 
-@wrong("01.1", says="only the part of *new* is wrong")
+@wrong("01.1", says='Only the *new* part of the gradient of "sums" is wrong')
 def new_content_is_a_sigmoid(**given):
     return backwards(given, bend=lambda i, f, g, o, t, whole: ("new", whole * i * g * (1 - g)))
 
 
-@wrong("01.1", says="only the part of *leave* is wrong")
+@wrong("01.1", says='Only the *leave* part of the gradient of "sums" is wrong')
 def leave_without_tanh(**given):
     return backwards(given, bend=lambda i, f, g, o, t, whole: ("leave", given["grad_hidden"] * t.atanh() * o * (1 - o)))
 

@@ -247,7 +247,7 @@ def counts_the_ranks_with_steps(losses, mask):
     return losses[mask].sum() * _total(mask.any().long()) / _total(mask.sum())
 
 
-@wrong("03.2", says="this is what you get if", never="show why. You")
+@wrong("03.2", says="Every rank divides by one rank's count, the largest")
 def takes_the_largest_count(losses, mask):
     count = mask.sum()
     dist.all_reduce(count, dist.ReduceOp.MAX)

@@ -720,7 +720,7 @@ def sends_in_the_first_pass(model, k):
         parameter.register_post_accumulate_grad_hook(hook)
 
 
-@wrong("04.3", says="others are still the rank's own sums")
+@wrong("04.3", says="Some gradients are still the rank's own sums")
 def only_the_last_parameter(model, k):
     passes = [0]
 

@@ -718,7 +718,7 @@ def plain_all_gather(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, gather)
 
 
-@wrong("05.3", says="You take this rank's own")
+@wrong("05.3", says="You get this if you use only this rank's part")
 def own_part_in_the_graph(weight_ih, weight_hh, bias, inputs):
     def gather(own):
         parts = gathered(own)
@@ -729,7 +729,7 @@ def own_part_in_the_graph(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, gather)
 
 
-@wrong("05.3", says="You take this rank's own")
+@wrong("05.3", says="You get this if you use only this rank's part")
 def never_sums_back(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, GatherAndKeep.apply)
 
@@ -851,7 +851,7 @@ class GatherForOutputs(Gather):
         return own_units(from_outputs)
 
 
-@wrong("05.3", says="with `detach`, nothing", never="You take this rank's own")
+@wrong("05.3", says="with `detach`, nothing")
 def cuts_h_between_the_steps(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, GatherForOutputs.apply)
 
