@@ -39,7 +39,8 @@ add_module_names = False
 
 html_theme = "sphinx_book_theme"  # for books: a chapter at a time, the table of contents beside it, everything local
 html_title = project
-html_static_path = [str(HERE / "_static")]
+DARK_PICTURES = ROOT / "course_lib" / "lab" / "labextensions" / "course-desk" / "static" / "dark_pictures.svg"
+html_static_path = [str(HERE / "_static"), str(DARK_PICTURES)]
 templates_path = [str(HERE / "_templates")]
 html_css_files = ["site.css"]
 html_js_files = [("predictions.js", {"defer": "defer"})]

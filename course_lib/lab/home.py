@@ -67,6 +67,7 @@ def _lesson(folder: Path, number: str, progress: dict[str, Any]) -> dict[str, An
         "number": number,
         "title": title.partition(":")[0],
         "path": path,
+        "exercises": _notebook(folder, "exercises", number)[0],
         "picture": card_picture(number),
         "minutes": sum(minutes),
         "predicted": [sum(step.state in ("right", "wrong") for step in predictions), len(predictions)],

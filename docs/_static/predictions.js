@@ -94,7 +94,7 @@
       const words = facts.typed ? `${answered.said} ${facts.unit}`.trim() : controls[index].textContent;
       const verdict = answered.right ? "✓ As you said" : "✗ The result is different. You said";
       const right = facts.typed || answered.right ? "" : ` What the run shows: ${controls[facts.right].textContent}.`;
-      status.replaceChildren(element("strong", {}, verdict), `: ${words}.${right} The result is open below. `, wayToResult());
+      status.replaceChildren(element("strong", { class: answered.right ? "" : "is-wrong" }, verdict), `: ${words}.${right} The result is open below. `, wayToResult());
       if (result) mark(answered, index, words);
     }
 
@@ -113,6 +113,7 @@
       const told = element("p", {}, element("strong", {}, "You said"), `: ${words}. `);
       told.insertAdjacentHTML("beforeend", facts.why[chosen] || ""); // the course's own text, from the page
       result.querySelector(".course-body > p").after(told);
+      if (!facts.why[chosen]) result.querySelector("details")?.setAttribute("open", ""); // no idea of ours fits this number
     }
 
     fold.addEventListener("toggle", () => {
@@ -193,16 +194,20 @@
   // Several lines with gaps in them are a table.
   const hasColumns = (pre) => pre.textContent.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 2;
 
-  // Paper shows everything.
+  // Paper shows everything, and is white.
   let printing = false;
+  let theme = null;
   addEventListener("beforeprint", () => {
     printing = true;
+    theme = document.documentElement.dataset.theme;
+    document.documentElement.dataset.theme = "light";
     for (const fold of document.querySelectorAll("article details:not([open])")) {
       fold.dataset.printed = "";
       fold.open = true;
     }
   });
   addEventListener("afterprint", () => {
+    document.documentElement.dataset.theme = theme;
     for (const fold of document.querySelectorAll("details[data-printed]")) {
       delete fold.dataset.printed;
       fold.open = false;

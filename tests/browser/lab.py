@@ -30,10 +30,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from course_lib.lab.desk import Desk
 from course_lib.lab.settings import prepare_first_screen
@@ -289,6 +291,13 @@ class Page:
     def axe(self, selector: str) -> list[str]:
         """What axe finds serious in that part of the page; JupyterLab's own parts are not ours to mend."""
         return axe(self.browser, selector)
+
+
+def is_drawn_for_the_dark(picture: Any) -> bool:
+    """Whether most of a picture is nearly black, and its forward passes have the blue that they have on white."""
+    image = Image.open(BytesIO(picture.screenshot())).convert("RGB")
+    counts = {color: count for count, color in image.getcolors(image.width * image.height) or []}
+    return max(max(counts, key=counts.__getitem__)) < 40 and counts.get((0, 114, 178), 0) > 100
 
 
 def axe(browser_page: Any, selector: str) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.checks import exercises
 from course_lib.checks.notebooks import answer_cell
-from tests.browser.lab import NOTEBOOK, ROOT, wait
+from tests.browser.lab import NOTEBOOK, ROOT, is_drawn_for_the_dark, wait
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +59,9 @@ def test_a_prediction_keeps_the_keyboard_and_its_answer_leads_on(page):
     answer.wait_for()
     wait(lambda: "jp-mod-active" in asks.get_attribute("class"))
     assert asks.evaluate(IN_VIEW)
+    page.browser.keyboard.press("Shift+Enter")  # again, without an answer: on to what is not folded
+    wait(lambda: "jp-mod-active" not in asks.get_attribute("class"))
+    assert choice.is_visible()
     answer.click()
     choice.wait_for(state="detached")
     after = page.browser.locator(f"{NOTEBOOK} .jp-Cell.jp-mod-active")
@@ -112,7 +115,7 @@ def test_a_picture_is_dark_in_the_dark_and_keeps_its_letters_in_a_narrow_window(
     page.run(cell)
     picture = cell.locator("img")
     page.in_the_dark()
-    wait(lambda: picture.evaluate("e => getComputedStyle(e).filter") == "invert(1) hue-rotate(180deg)")
+    wait(lambda: is_drawn_for_the_dark(picture))
     page.screenshot("picture_dark")
     page.browser.set_viewport_size({"width": 820, "height": 900})
     assert picture.bounding_box()["width"] >= float(picture.get_attribute("width"))  # 72 pixels an inch: 12 pt is 12 px

@@ -150,6 +150,14 @@ def test_a_number_may_be_a_fraction_and_words_are_refused(page):
 
 
 @pytest.mark.slow
+def test_a_number_that_no_idea_explains_opens_the_ideas(page):
+    asked(page, NUMBER).get_by_role("textbox").fill("98765")
+    page.keyboard.press("Enter")
+    wait(lambda: result(page, NUMBER).locator("details[open]").count() == 1)
+    assert asked(page, NUMBER).locator("strong.is-wrong").inner_text().startswith("✗")
+
+
+@pytest.mark.slow
 def test_a_prediction_is_skipped_by_a_key(page):
     fold(page, CHOICE).locator("summary").first.focus()
     page.keyboard.press("Enter")
@@ -172,9 +180,11 @@ def test_without_javascript_everything_can_be_read_in_order(chromium, site_addre
 
 
 @pytest.mark.slow
-def test_paper_shows_every_result(page):
+def test_paper_is_white_and_shows_every_result(page):
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
     assert page.locator("details.outcome:not([open])").count() == 0
     assert result(page, CHOICE).is_visible()
     choices = asked(page, CHOICE).locator("li button")
@@ -183,6 +193,7 @@ def test_paper_shows_every_result(page):
     assert asked(page, NUMBER).get_by_role("textbox").is_visible()  # a line to write on
     assert page.locator(".cell_input").first.evaluate("e => getComputedStyle(e).breakInside") == "avoid"
     page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     page.emulate_media(media="screen")
     assert not result(page, CHOICE).is_visible()
     assert page.evaluate("localStorage['course-predictions']") is None

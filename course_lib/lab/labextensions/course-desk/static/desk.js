@@ -52,6 +52,7 @@
       this.bars = new Map(); // number or id -> the bar shown in place of the hidden cells
       this.listening = new WeakSet();
       this.asked = null; // the prediction that ran last, until another cell becomes active
+      this.ran = new Set(); // predictions that have run: if one runs again without an answer, the reader wants to go on
       panel.content.model.cells.changed.connect(() => this.later());
       panel.content.activeCellChanged.connect((_, cell) => setTimeout(() => !panel.isDisposed && this.pass(cell)));
       this.draw();
@@ -87,6 +88,12 @@
       const stays = this.asked === number || this.before > asks || after < 0;
       this.asked = null;
       this.activate(content.widgets[stays ? asks : after]);
+    }
+
+    // A cell is about to run; `number` is its prediction's, if it asks one.
+    runs(number) {
+      this.asked = number && !this.ran.has(number) ? number : null;
+      if (number) this.ran.add(number);
     }
 
     activate(cell) {
@@ -355,11 +362,17 @@
         event.preventDefault();
         this.go({ path: lesson.path });
       };
+      const exercise = (event) => {
+        event.preventDefault();
+        this.go({ path: lesson.exercises });
+      };
+      const words = `Exercises ${lesson.number}`;
+      const practice = [lesson.path, ""].includes(lesson.exercises) ? [] : [" · ", element("a", { href: "#", onclick: exercise }, words)];
       const made = element("li");
       made.insertAdjacentHTML("afterbegin", lesson.picture); // the course's own drawing
       made.append(element("div", {},
         element("h2", {}, element("a", { href: "#", onclick: open }, `${lesson.number} · ${lesson.title}`)),
-        element("p", {}, `${lesson.minutes} minutes`),
+        element("p", {}, `${lesson.minutes} minutes`, ...practice),
         ...(lesson.begun ? [element("p", { class: "course-desk-done" }, this.done(lesson))] : [])));
       return made;
     }
@@ -401,8 +414,10 @@
       const lesson = this.known.lessons[place];
       if (!lesson) return card.remove();
       const way = this.after(lesson, panel);
+      const { exercise } = lesson;
+      const practice = ours[1] === "notebooks" && exercise && exercise !== way ? [button(exercise.words, () => this.go(exercise))] : [];
       card.replaceChildren(element("p", {}, `Lesson ${lesson.number}: ${this.done(lesson)}.`),
-        element("p", {}, ...(way ? ["Next: ", button(way.words, () => this.go(way))] : []), button("Home", () => this.show())));
+        element("p", {}, ...(way ? ["Next: ", button(way.words, () => this.go(way))] : []), ...practice, button("Home", () => this.show())));
       const last = panel.content.widgets.at(-1);
       if (last && card.parentElement !== last.node) last.node.append(card);
     }
@@ -468,12 +483,12 @@
     lab.NotebookActions.executionScheduled.connect((_, { notebook, cell }) => {
       const folds = panels.get(notebook)?.folds;
       folds?.open(folds.hidden.get(cell));
-      if (folds) folds.asked = (ASKS.exec(textOf(cell).trim()) || [])[1] ?? null;
+      folds?.runs((ASKS.exec(textOf(cell).trim()) || [])[1]);
     });
     lab.NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
       panels.get(notebook)?.kernel.ran(cell, success ? null : error);
       panels.get(notebook)?.folds.later();
-      if (panels.has(notebook) && CHECKS.test(textOf(cell)) && !panels.get(notebook).help.passed(cell)) panels.get(notebook).folds.stay(cell);
+      if (panels.has(notebook) && CHECKS.test(textOf(cell))) panels.get(notebook).folds.stay(cell);
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
