@@ -162,10 +162,8 @@ def has_made_k_updates(case: Case, values: list) -> bool | None:
     """You make k updates, or as many as there are micro-batches if that is less. `k` is the number of micro-batches
     in one update.
     """
-    pieces, k, made = case.inputs["micro_batches"], case.inputs["k"], len(values[0]["losses"])
-    if len(pieces) == k or made == len(pieces) // k:
-        return None
-    return made == min(k, len(pieces)) != -(-len(pieces) // k)
+    pieces, k = case.inputs["micro_batches"], case.inputs["k"]
+    return None if len(pieces) == k else len(values[0]["losses"]) == min(k, len(pieces)) != -(-len(pieces) // k)
 
 
 def has_lost_the_tail(case: Case, values: list) -> bool:
@@ -307,9 +305,9 @@ EXERCISE = Exercise(
     symptoms=(
         has_returned_other_losses,
         has_updated_for_every_piece,
-        has_made_k_updates,
         has_lost_the_tail,
         has_joined_the_tail,
+        has_made_k_updates,
         has_not_moved,
         has_divided_by_k,
         has_summed_the_means,

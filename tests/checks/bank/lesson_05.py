@@ -750,7 +750,7 @@ def with_torchs_own_all_gather(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, gather)
 
 
-@wrong("05.3", says="or a mean")
+@wrong("05.3", says="a mean, or, with `detach`, nothing")
 def averages_back(weight_ih, weight_hh, bias, inputs):
     return layer(weight_ih, weight_hh, bias, inputs, GatherAndAverage.apply)
 
