@@ -150,7 +150,7 @@ def test_a_number_is_typed_and_what_is_none_is_not_taken(page, room):
 def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     above = page.browser.locator(CLASS)
     above.get_by_role("button", name="I am stuck").click()
-    above.get_by_role("button", name="I am stuck (1 in line)").wait_for()
+    above.get_by_role("button", name="I am stuck (#1 in line)").wait_for()
     (hand,) = room.sees()["hands"]
     assert (hand["name"], hand["lesson"], hand["source"]) == ("Ada", "00", None)
     page.code_cell("from course_lib").locator(".cm-content").click()
@@ -163,7 +163,7 @@ def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     dialog.get_by_role("button", name="Show it").click()
     source = wait(lambda: room.sees()["hands"][0]["source"])
     assert "from course_lib" in source
-    above.get_by_role("button", name="I am stuck (1 in line)").click()
+    above.get_by_role("button", name="I am stuck (#1 in line)").click()
     wait(lambda: room.sees()["hands"] == [])
     above.get_by_role("button", name="Slower, please").click()
     wait(lambda: room.sees()["slower"] == 1)
@@ -215,5 +215,5 @@ def test_after_the_class_was_killed_the_page_comes_back_by_itself_and_nothing_is
     above.get_by_role("button", name="I am stuck").click()
     room.start()
     above.get_by_text("LSTMs on a Tuesday: connected").wait_for()
-    above.get_by_role("button", name="I am stuck (1 in line)").wait_for()
+    above.get_by_role("button", name="I am stuck (#1 in line)").wait_for()
     assert [hand["name"] for hand in room.sees()["hands"]] == ["Ada"]

@@ -136,7 +136,7 @@ def _nothing_is_lost(page: Any, learners: list[Page]) -> None:
     wait(lambda: page.locator(".hands .name").all_text_contents() == [NAMES[2]])
     for learner in learners:
         learner.browser.locator(CLASS).get_by_text(": connected").wait_for()
-    learners[2].browser.get_by_role("button", name="I am stuck (1 in line)").wait_for()
+    learners[2].browser.get_by_role("button", name="I am stuck (#1 in line)").wait_for()
     _look(page, "whole_class_after_the_kill")
     assert axe(page, "html") == []
 
