@@ -102,7 +102,7 @@ def test_type_stays_large_and_pictures_legible(wall, number):
     assert len(sizes) > 40
     small = [place for place, size, _ in sizes if size < 0.75]
     assert len(small) <= len(sizes) / 12, small
-    assert len([place for place, _, over in sizes if over > 0]) <= 1  # a long log may be scrolled
+    assert len([place for place, _, over in sizes if over > 4]) <= 1  # a long log may be scrolled
     wide = page.evaluate("[...document.querySelectorAll('.fit img')].map(one => [one.alt, one.naturalWidth])")
     assert wide
     assert all(len(alt) > 20 and width > 0 for alt, width in wide)
