@@ -144,8 +144,11 @@ def test_another_day_the_contents_come_back_beside_a_lesson(page):
     workspace = next((page.lab.desk / ".course" / "jupyter" / "workspaces").iterdir())
     wait(lambda: '"collapsed":true' in workspace.read_text().partition('"left"')[2].replace(" ", "")[:200])
     page.browser.reload()
-    page.browser.locator(".course-desk-cards a", has_text="00 · ").click()
+    page.browser.get_by_role("link", name="00 · Start here").click()
     page.browser.locator("#table-of-contents").get_by_text("1 · A rank").wait_for()
+    page.browser.goto(page.lab.address)
+    page.browser.get_by_role("link", name="Exercises 00").click()
+    page.browser.locator("#table-of-contents").get_by_text("Pass it on").first.wait_for()
 
 
 def test_to_open_a_lesson_changes_nothing(page, lab):
