@@ -55,10 +55,10 @@ LIVE = tuple(f"tests/launchers/test_live{more}.py" for more in ("", "_kernel", "
 REST: dict[str, Part] = {
     "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
     "live": Part(LIVE, 2),
-    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 20, workers=4, spread="worksteal"),
+    "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 30, workers=4, spread="worksteal"),
     "grading": Part(
         ("tests/checks", "tests/grading", "tests/classroom"),
-        8,
+        15,
         without=(*CHECKS, "tests/checks/test_predictions.py"),
     ),
     "browser": Part(("tests/browser", "tests/lab"), 15, depends=("docs/teaching",), workers=2),
