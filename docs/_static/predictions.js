@@ -207,7 +207,7 @@
     }
   });
   addEventListener("afterprint", () => {
-    document.documentElement.dataset.theme = theme;
+    if (theme) document.documentElement.dataset.theme = theme;
     for (const fold of document.querySelectorAll("details[data-printed]")) {
       delete fold.dataset.printed;
       fold.open = false;

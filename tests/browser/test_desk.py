@@ -102,6 +102,8 @@ def test_a_lessons_end_is_no_new_cell_and_its_next_step_takes_the_keyboard_along
     wait(lambda: button.evaluate("e => document.activeElement === e"))
     wait(lambda: button.evaluate(IN_VIEW))
     assert "Where this comes from" in page.browser.locator(f"{NOTEBOOK} .jp-Cell").last.inner_text()
+    ways = page.browser.locator(f"{NOTEBOOK} .course-desk-end").get_by_role("button").all_inner_texts()
+    assert [way.partition(",")[0] for way in ways if way.startswith("exercise")] == ["exercise 00.1"]
     page.browser.keyboard.press("Enter")
     page.ready("notebooks/00_start_here.ipynb")
     wait(lambda: page.prompts()[0] == "[1]:")

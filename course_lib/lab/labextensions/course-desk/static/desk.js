@@ -415,7 +415,7 @@
       if (!lesson) return card.remove();
       const way = this.after(lesson, panel);
       const { exercise } = lesson;
-      const practice = ours[1] === "notebooks" && exercise && exercise !== way ? [button(exercise.words, () => this.go(exercise))] : [];
+      const practice = ours[1] === "notebooks" && exercise && exercise.words !== way?.words ? [button(exercise.words, () => this.go(exercise))] : [];
       card.replaceChildren(element("p", {}, `Lesson ${lesson.number}: ${this.done(lesson)}.`),
         element("p", {}, ...(way ? ["Next: ", button(way.words, () => this.go(way))] : []), ...practice, button("Home", () => this.show())));
       const last = panel.content.widgets.at(-1);
