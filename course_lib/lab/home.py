@@ -74,9 +74,15 @@ def _lesson(folder: Path, number: str, progress: dict[str, Any]) -> dict[str, An
         "surprised": sum(step.state == "wrong" for step in predictions),
         "passed": [sum(step.state == "passed" for step in exercises), len(exercises)],
         "begun": any(step.state for step in steps),
-        "next": _first_open(steps),
+        "next": _next_open(steps),
         "exercise": _first_open(exercises),
     }
+
+
+def _next_open(steps: list[Step]) -> dict[str, str] | None:
+    """Return the first open step after the last that is done; if there is none, the first of all."""
+    begun = max((place for place, step in enumerate(steps, 1) if step.state not in ("", "tried")), default=0)
+    return _first_open(steps[begun:] + steps[:begun])
 
 
 def _first_open(steps: list[Step]) -> dict[str, str] | None:

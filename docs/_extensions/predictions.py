@@ -20,7 +20,7 @@ ASKS = re.compile(r'^predict\("(\d\d\.\d+)"\)$')
 REVEALS = re.compile(r"reveal\(")
 STILL = 'class="course-still"'  # a widget: readers are to step through it, so it is not folded
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
-OPEN = '<details class="outcome" data-number="{}"><summary>Answer, or skip to the result</summary>'
+OPEN = '<details class="outcome" data-number="{}"><summary>Answer, or skip to the rest of this section</summary>'
 WONDERS = re.compile(r"\*Predict\*|\bBefore you run\b")  # a question in the text, answered by the next cell
 SAY = '<details class="outcome"><summary>Answer first, then open the result</summary>'
 BELOW = "What do you predict? The result is folded below."

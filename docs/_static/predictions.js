@@ -231,8 +231,10 @@
     if (inner !== found) shown.append(element("a", { href: `#${inner.id}` }, title.textContent), ": ");
     shown.append(`${from ? "... " : ""}${text.slice(from, from + 240)} ...`);
     queueMicrotask(() => { // once it stands below the page's title
-      const page = shown.parentElement?.querySelector("a").href.split("#")[0];
-      for (const link of shown.querySelectorAll("a")) link.href = page + link.hash;
+      const way = shown.parentElement?.querySelector("a");
+      if (!way) return;
+      if (inner !== found) way.hash = inner.id;
+      for (const link of shown.querySelectorAll("a")) link.href = way.href;
     });
     return shown;
   };

@@ -130,14 +130,19 @@ LONGEST = """all => Math.max(...all.filter(e => e.offsetHeight).map(
   e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))))"""
 
 
-def test_code_wraps_where_it_would_be_wider_than_the_window(page):
+def test_code_has_room_for_its_columns_and_wraps_in_a_narrow_window(page):
     page.browser.set_viewport_size({"width": 1280, "height": 800})
     page.open("notebooks/06_pipeline_parallelism.ipynb")
     lines = page.browser.locator(f"{NOTEBOOK} .jp-Cell:not(.lm-mod-hidden) .cm-line")
-    wait(lambda: lines.evaluate_all("all => all.some(e => e.offsetHeight > 30)"))  # a line that takes two
+    wrapped = "all => all.filter(e => e.offsetHeight > 30).length"  # lines that take two
+    wait(lambda: lines.count() > 40)
+    assert lines.evaluate_all(wrapped) == 0
+    page.screenshot("code_1280")
+    page.browser.set_viewport_size({"width": 600, "height": 800})
+    wait(lambda: lines.evaluate_all(wrapped))
     scrolls = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
     assert page.browser.locator(f"{NOTEBOOK} .cm-scroller").evaluate_all(scrolls) == 0
-    page.screenshot("code_1280")
+    page.screenshot("code_600")
 
 
 def test_another_day_the_contents_come_back_beside_a_lesson(page):

@@ -50,6 +50,16 @@ def test_it_continues_at_the_section_of_the_first_open_prediction_then_with_exer
     assert shown["lessons"][2]["passed"] == [1, 4]
 
 
+def test_it_continues_after_what_was_done_last_and_comes_back_to_what_was_passed_over(desk):
+    *_, before, last = [number for number in predictions() if number < "01"]
+    made = {before: {"said": "a", "right": True}}
+    assert after(desk, predictions=made)["next"]["words"].startswith("00, section ")
+    made[last] = {"skipped": True}
+    assert after(desk, predictions=made)["next"]["words"].startswith("exercise 00.1, ")
+    done = {number: {"points": found.points, "tries": 1} for number, found in exercises().items() if number < "01"}
+    assert after(desk, predictions=made, **done)["next"]["words"].startswith("00, section 1 ")
+
+
 def test_a_copy_that_the_learner_has_kept_is_not_the_lesson(desk):
     copy = desk / "notebooks" / "02_ddp (yours).ipynb"
     copy.write_bytes((desk / "notebooks" / "02_ddp.ipynb").read_bytes())

@@ -95,7 +95,8 @@ def test_no_page_scrolls_sideways(visits):
 
 
 def test_a_search_for_padding_finds_lesson_03_first(page, site_address):
-    assert search(page, site_address, "padding")[0].split("?")[0] == site_address + PADDING
+    found, _, section = search(page, site_address, "padding")[0].partition("#")
+    assert (found.split("?")[0], bool(section)) == (site_address + PADDING, True)  # in which the words are
 
 
 def test_a_search_finds_a_title_once_and_no_page_with_answers(page, site_address):
@@ -114,9 +115,10 @@ def test_on_a_desktop_no_line_of_code_wraps_and_code_begins_where_prose_does(pag
     assert page.locator(".cell_input pre").evaluate_all(WRAPPED) == []
     assert min(page.locator(".cell_input pre").evaluate_all(LETTERS)) >= 12
     blocks = "[...document.querySelectorAll('article section > p, .cell_input, article :is(.course-box, .admonition)')]"
-    edges = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().left / 4))")
-    assert len(edges) > 50
-    assert len(set(edges)) == 1
+    left = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().left / 4))")
+    right = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().right / 4))")
+    assert len(left) > 50
+    assert (len(set(left)), len(set(right))) == (1, 1)
     lines = "e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
     longest = page.locator("article section > p").evaluate_all(f"all => Math.max(...all.map({lines}))")
     assert 60 < longest < 90

@@ -158,7 +158,7 @@
       const asks = ASKS.test(textOf(cell).trim());
       const failed = isCode(cell) && cell.model.outputs.toJSON().some((output) => output.output_type === "error");
       const run = cell.model.executionCount && !failed ? "Answer above (press Tab to get there)" : "Run the cell above, then answer";
-      const words = asks ? `${run}, or skip: the result stays folded until then. ` : "The rest stays folded until the cell has run. ";
+      const words = asks ? `${run}, or skip: the rest of this section stays folded until then. ` : "The rest stays folded until the cell has run. ";
       const bar = this.bars.get(number) || element("div", { class: "course-desk-fold", role: "group", "aria-label": asks ? `Outcome of ${number}` : "What comes after" },
         element("span"), button(asks ? "Skip: show it" : "Show it", () => this.open(number, true)));
       if (bar.firstChild.textContent !== words) bar.firstChild.textContent = words;
@@ -413,7 +413,9 @@
       const place = this.known.lessons.findIndex(({ number }) => ours && number === ours[2]);
       const lesson = this.known.lessons[place];
       if (!lesson) return card.remove();
-      const way = this.after(lesson, panel);
+      const begins = panel.content.widgets.findLast(isHeading);
+      const after = this.after(lesson, panel);
+      const way = after?.fragment && after.fragment === `#cell-id=${begins?.model.id}` ? null : after; // the reader is there
       const { exercise } = lesson;
       const practice = ours[1] === "notebooks" && exercise && exercise.words !== way?.words ? [button(exercise.words, () => this.go(exercise))] : [];
       card.replaceChildren(element("p", {}, `Lesson ${lesson.number}: ${this.done(lesson)}.`),
