@@ -135,7 +135,7 @@ WRAPPED = """all => all.filter((pre) => {
 
 @pytest.mark.parametrize("media", ["screen", "print"])
 def test_where_code_must_wrap_it_fits_and_continues_to_the_right(page, site_address, media):
-    page.set_viewport_size({"width": 700, "height": 900})
+    page.set_viewport_size({"width": 520, "height": 900})
     page.emulate_media(media=media)
     page.goto(site_address + LESSON)
     page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
@@ -154,7 +154,7 @@ CONTINUED = """(() => {
     const words = line.firstElementChild.getBoundingClientRect().left;
     const later = rects.filter((each) => each.top > rects[0].top + 10);
     if (!later.length) continue;
-    if (Math.min(...later.map((each) => each.left)) < words + 20) return -1;
+    if (Math.min(...later.map((each) => each.left)) < words + 10) return -1;
     count += 1;
   }
   return count;
