@@ -18,7 +18,7 @@ from course_lib.checks.showing import marked
 from course_lib.lab.cards import card_picture
 
 CAPTION = re.compile(  # a sentence in italics, or the paragraph that such words begin
-    r"\A\*(?P<whole>Figure \d+: [^*]+[.)])\*\s*|\A(?P<begun>\*Figure \d+: .+?)(?:\n\n|\Z)", re.DOTALL
+    r"\A\*(?P<whole>Figure \d+: (?:[^*]|\*\*[^*]+\*\*)+[.)])\*\s*|\A(?P<begun>\*Figure \d+: .+?)(?:\n\n|\Z)", re.DOTALL
 )
 ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| \d+ \| (.+) \|$", re.MULTILINE)
 
@@ -86,7 +86,9 @@ def how_to_start() -> str:
 def how_to_run(file: str) -> str:
     """The ways to a lesson that can be run, as a box: here, on Binder, its exercises and its source."""
     name = Path(file).stem
-    ways = [f"[Exercises](../exercises/{name}.ipynb)"]
+    asked = [exercise for number, exercise in exercises().items() if number.startswith(name[:2])]
+    minutes = sum(exercise.minutes for exercise in asked)
+    ways = [f"[{len(asked)} exercises](../exercises/{name}.ipynb), {minutes} minutes"]
     ways += [f"[Open in Binder]({binder_address(file)})"] if binder_address(file) else []
     ways += [f"[Source]({source_address(file)})"] if source_address(file) else []
     return (

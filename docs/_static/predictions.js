@@ -71,7 +71,7 @@
     }
 
     function answer(index, said) {
-      if (known[facts.number]) return;
+      if (known[facts.number] && !known[facts.number].skipped) return;
       keep(facts.number, { said, right: index === facts.right });
       show();
     }
@@ -80,13 +80,13 @@
       const answered = known[facts.number];
       if (!answered) return;
       fold.open = true;
+      if (answered.skipped) {
+        status.replaceChildren("You skipped this one; you can still answer. The result is open below. ", wayToResult());
+        return;
+      }
       for (const control of controls) control.setAttribute("aria-disabled", "true");
       if (facts.typed) controls[0].readOnly = true;
       box.classList.add("answered");
-      if (answered.skipped) {
-        status.replaceChildren("You skipped this one. The result is open below. ", wayToResult());
-        return;
-      }
       const index = facts.typed ? -1 : LETTERS.indexOf(answered.said);
       if (!facts.typed) controls[facts.right].classList.add("is-right");
       if (facts.typed) controls[0].value = answered.said;
@@ -116,10 +116,11 @@
       if (!facts.why[chosen]) result.querySelector("details")?.setAttribute("open", ""); // no idea of ours fits this number
     }
 
-    fold.addEventListener("toggle", () => {
-      if (!fold.open || known[facts.number] || printing) return;
+    // Who opens the fold skips the question; a search in the page, a link to its words or a printer may open it, too.
+    fold.querySelector("summary").addEventListener("click", () => {
+      if (fold.open || known[facts.number]) return;
       keep(facts.number, { skipped: true });
-      show();
+      setTimeout(show); // once it is open
     });
     show();
   };
@@ -163,6 +164,10 @@
         if (place === here) link.setAttribute("aria-current", "true");
         else link.removeAttribute("aria-current");
       });
+      const contents = links[here]?.closest(".bd-sidebar-secondary");
+      if (!contents) return;
+      const [link, box] = [links[here], contents].map((each) => each.getBoundingClientRect());
+      if (link.top < box.top || link.bottom > box.bottom) contents.scrollTop += link.top - box.top - box.height / 2;
     };
     const soon = () => {
       if (!waiting) setTimeout(mark, 100); // after the theme, which marks what it sees
@@ -195,10 +200,8 @@
   const hasColumns = (pre) => pre.textContent.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 2;
 
   // Paper shows everything, and is white.
-  let printing = false;
   let theme = null;
   addEventListener("beforeprint", () => {
-    printing = true;
     theme = document.documentElement.dataset.theme;
     document.documentElement.dataset.theme = "light";
     for (const fold of document.querySelectorAll("article details:not([open])")) {
@@ -212,7 +215,6 @@
       delete fold.dataset.printed;
       fold.open = false;
     }
-    setTimeout(() => (printing = false)); // after the events of the folds
   });
 
   // A search shows the section in which its words are, not the page's furniture, and leads there.
@@ -224,7 +226,10 @@
     if (!found) return null;
     const inner = [...found.querySelectorAll("section[id]")].find((each) => has(each) && !each.querySelector("section")) ?? found;
     const title = inner.querySelector("h1, h2, h3, h4, h5");
-    const text = inner.textContent.replace(title?.textContent ?? "", "").replace(/\s+/g, " ").trim();
+    const parts = [...inner.querySelectorAll("p, li, dt, dd")].filter((each) => !each.querySelector("p, li") && !each.closest(".cell_output"));
+    const spoken = parts.map((each) => each.textContent).join(" ").replace(/\s+/g, " ");
+    const all = inner.textContent.replace(title?.textContent ?? "", "").replace(/\s+/g, " ").trim();
+    const text = spoken.toLowerCase().includes([...words][0]?.toLowerCase()) ? spoken : all;
     const at = Math.max(0, text.toLowerCase().indexOf([...words][0]?.toLowerCase()) - 80);
     const from = at && text.indexOf(" ", at) + 1;
     const shown = element("p", { class: "context" });

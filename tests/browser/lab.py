@@ -300,6 +300,13 @@ def is_drawn_for_the_dark(picture: Any) -> bool:
     return max(max(counts, key=counts.__getitem__)) < 40 and counts.get((0, 114, 178), 0) > 100
 
 
+def pale_pixels(picture: Any) -> int:
+    """How many pixels have a color that is mixed with white: on a dark page, a line's edge would shine."""
+    image = Image.open(BytesIO(picture.screenshot())).convert("RGB")
+    counts = image.getcolors(image.width * image.height) or []
+    return sum(count for count, color in counts if min(color) > 110 and max(color) - min(color) > 25)
+
+
 def axe(browser_page: Any, selector: str) -> list[str]:
     """What axe finds serious in the parts of a page that a selector names."""
     sync = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -190,6 +190,23 @@ def test_another_way_begins_again_and_has_its_own_rounds():
     assert explorer.values["ranks"] == 4  # pairs need a power of two
 
 
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_no_label_of_a_message_lies_behind_a_ranks_box(ranks):
+    explorer = explore_all_reduce(ranks)
+    for done in (1, ranks):
+        explorer.set(round=done)
+        shapes = explorer.drawing.shapes
+        labels = [tuple(map(float, place)) for place in re.findall(LABEL, shapes)]
+        boxes = [list(map(float, place)) for place in re.findall(RANK_BOX, shapes)]
+        assert (len(labels), len(boxes)) == (ranks, ranks)
+        for x, y in labels:
+            for left, top, width, height in boxes:
+                assert not (left < x + 24 and x - 24 < left + width and top < y and y - 10 < top + height)
+
+
+LABEL = r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>piece \d'
+RANK_BOX = r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" class="paper"'
+
 # The bench.
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from course_lib.checks.catalog import LESSONS
-from tests.browser.lab import SEEN, axe, is_drawn_for_the_dark
+from tests.browser.lab import SEEN, axe, is_drawn_for_the_dark, pale_pixels
 from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -115,12 +115,13 @@ def test_on_a_desktop_no_line_of_code_wraps_and_code_begins_where_prose_does(pag
     assert page.locator(".cell_input pre").evaluate_all(WRAPPED) == []
     assert min(page.locator(".cell_input pre").evaluate_all(LETTERS)) >= 12
     blocks = "[...document.querySelectorAll('article section > p, .cell_input, article :is(.course-box, .admonition)')]"
+    blocks += ".filter(e => e.offsetHeight)"
     left = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().left / 4))")
     right = page.evaluate(f"{blocks}.map(e => Math.round(e.getBoundingClientRect().right / 4))")
     assert len(left) > 50
     assert (len(set(left)), len(set(right))) == (1, 1)
     lines = "e => e.textContent.length / (e.offsetHeight / parseFloat(getComputedStyle(e).lineHeight))"
-    longest = page.locator("article section > p").evaluate_all(f"all => Math.max(...all.map({lines}))")
+    longest = page.locator("article section > p:not([hidden])").evaluate_all(f"all => Math.max(...all.map({lines}))")
     assert 60 < longest < 90
 
 
@@ -193,6 +194,13 @@ def test_a_picture_has_letters_of_12_px_or_scrolls_and_is_dark_in_the_dark(page,
     page.emulate_media(media="print")
     cut = "all => all.filter(e => e.offsetWidth > e.closest('.cell_output').offsetWidth).length"
     assert page.locator("figure.drawn img, .course-still img").evaluate_all(cut) == 0
+
+
+def test_in_the_dark_arrows_have_no_pale_edges(page, site_address):
+    page.emulate_media(color_scheme="dark")
+    page.goto(site_address + "lessons/00_start_here.html")
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert pale_pixels(page.locator("figure.drawn img").nth(2)) < 200
 
 
 def test_an_error_looks_like_one(page, site_address):

@@ -158,12 +158,19 @@ def test_a_number_that_no_idea_explains_opens_the_ideas(page):
 
 
 @pytest.mark.slow
-def test_a_prediction_is_skipped_by_a_key(page):
+def test_a_prediction_is_skipped_by_a_key_and_can_still_be_answered_and_a_search_in_the_page_skips_nothing(page):
+    page.evaluate(f"document.querySelector('details[data-number=\"{CHOICE}\"]').open = true")  # as a search does
+    wait(lambda: fold(page, CHOICE).locator("p").first.is_visible())
+    assert page.evaluate("localStorage['course-predictions']") is None
+    page.reload()
     fold(page, CHOICE).locator("summary").first.focus()
     page.keyboard.press("Enter")
     wait(lambda: "You skipped this one" in asked(page, CHOICE).inner_text())
     assert "as you said" not in result(page, CHOICE).inner_text()
     assert json.loads(page.evaluate("localStorage['course-predictions']")) == {CHOICE: {"skipped": True}}
+    asked(page, CHOICE).locator("button").first.click()
+    wait(lambda: "You said" in result(page, CHOICE).inner_text())
+    assert json.loads(page.evaluate("localStorage['course-predictions']"))[CHOICE]["said"] == "a"
 
 
 @pytest.mark.slow

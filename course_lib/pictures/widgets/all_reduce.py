@@ -165,20 +165,27 @@ def _arrow(message: Message, places: list[tuple[float, float]], scheme: AllReduc
     outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
     origin = f"--from: {tail[0] - neck[0]:.1f}px {tail[1] - neck[1]:.1f}px"  # a page moves the head from here
     head = element("polygon", points=outline, class_="head", style=origin)
-    return element("g", line(*tail, *neck, "message"), head, _label(message, scheme, tail, tip), class_="travelling")
+    return element(
+        "g", line(*tail, *neck, "message"), head, _label(message, places, scheme, dx, dy), class_="travelling"
+    )
 
 
-def _label(message: Message, scheme: AllReduce, tail: tuple[float, float], tip: tuple[float, float]) -> str:
-    """Draw the piece's label on the inside of the ring."""
+def _label(message: Message, places: list[tuple[float, float]], scheme: AllReduce, dx: float, dy: float) -> str:
+    """Draw the piece's label beside its arrow, which points to (dx, dy), where no box hides it."""
     if scheme.pieces == 1:
         return ""
-    x, y = (tail[0] + tip[0]) / 2, (tail[1] + tip[1]) / 2
-    if scheme.ranks == 2:
-        return text(x + (34 if message.source else -34), y, f"piece {message.piece}", "ink small", "middle")
-    to_centre = (WIDTH / 2 - x, _height(scheme.ranks) / 2 - y)
-    far = max(1.0, (to_centre[0] ** 2 + to_centre[1] ** 2) ** 0.5)
-    place = (x + 34 * to_centre[0] / far, y + 16 * to_centre[1] / far + 4)
-    return text(*place, f"piece {message.piece}", "ink small", "middle")
+    (x1, y1), (x2, y2) = places[message.source], places[message.target]
+    x, y = (x1 + x2) / 2, (y1 + y2) / 2
+    away = 9 + 28 * abs(dy) + 8 * abs(dx) + (7 if scheme.ranks == 2 else 0)  # half of the label, as seen from the arrow
+    spots = [(x + side * dy * away, y - side * dx * away) for side in (-1, 1)]
+    spots += [(x + side * away, y) for side in ((-1, 1) if x > WIDTH / 2 else (1, -1))]
+    boxes = [_outline(place, scheme.pieces) for place in places]
+
+    def is_hidden(x: float, y: float) -> bool:
+        return any(-28 < x - left < width + 28 and -9 < y - top < height + 9 for left, top, width, height in boxes)
+
+    x, y = next((spot for spot in spots if not is_hidden(*spot)), spots[-2])
+    return text(x, y + 5, f"piece {message.piece}", "ink small", "middle")
 
 
 def _bars(schemes: list[AllReduce], chosen: AllReduce, rounds: int, size: float, top: float) -> str:

@@ -96,6 +96,18 @@
       if (number) this.ran.add(number);
     }
 
+    // A cell has run, and so the text below it unfolds: go on there, if the reader was led past it. What the cell shows
+    // to play with stays in view.
+    told(cell) {
+      const { content } = this.panel;
+      const place = content.widgets.indexOf(cell);
+      const past = content.widgets.slice(place + 1, content.activeCellIndex);
+      const wasLedPast = past.length > 0 && past.every((other) => this.hidden.get(other) === cell.model.id);
+      this.later(wasLedPast ? cell.model.id : null);
+      if (!wasLedPast) return;
+      setTimeout(() => cell.node.querySelector(".course-widget") && content.activeCellIndex === place + 1 && cell.node.scrollIntoView(), 1000);
+    }
+
     activate(cell) {
       const { content } = this.panel;
       content.activeCellIndex = content.widgets.indexOf(cell);
@@ -325,15 +337,18 @@
       await this.lab.NotebookActions.runCells(content, [first], sessionContext);
     }
 
+    // The home page is always there, as the first tab.
+    add() {
+      const content = new this.lab.Widget({ node: this.page });
+      this.widget = new this.lab.MainAreaWidget({ content });
+      this.widget.id = HOME;
+      this.widget.title.label = "Home";
+      this.app.shell.add(this.widget, "main", { mode: "tab-before", activate: false });
+      this.widget.title.closable = false;
+      return this.refresh();
+    }
+
     show() {
-      if (!this.widget || this.widget.isDisposed) {
-        const content = new this.lab.Widget({ node: this.page });
-        this.widget = new this.lab.MainAreaWidget({ content });
-        this.widget.id = HOME;
-        this.widget.title.label = "Home";
-        this.widget.title.closable = true;
-        this.app.shell.add(this.widget, "main", { mode: "tab-before" });
-      }
       this.app.shell.activateById(this.widget.id);
       return this.refresh();
     }
@@ -378,7 +393,8 @@
     }
 
     done({ predicted, surprised, passed }) {
-      const guessed = predicted[1] ? `${predicted[0]} of ${predicted[1]} predicted, ${surprised} surprised you` : "";
+      const surprises = predicted[0] ? `, ${surprised} surprised you` : "";
+      const guessed = predicted[1] ? `${predicted[0]} of ${predicted[1]} predicted${surprises}` : "";
       return [guessed, passed[1] ? `${passed[0]} of ${passed[1]} exercises passed` : ""].filter(Boolean).join("; ");
     }
 
@@ -489,13 +505,13 @@
     });
     lab.NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
       panels.get(notebook)?.kernel.ran(cell, success ? null : error);
-      panels.get(notebook)?.folds.later();
+      panels.get(notebook)?.folds.told(cell);
       if (panels.has(notebook) && CHECKS.test(textOf(cell))) panels.get(notebook).folds.stay(cell);
       if (panels.has(notebook) && CHANGES.test(textOf(cell))) desk.refresh().then(() => panels.get(notebook)?.help.next(cell));
     });
     app.commands.addCommand("course:home", { label: "Course home", execute: () => desk.show() });
     app.restored.then(() => sideOf(app.shell));
-    app.restored.then(() => (/\/tree\//.test(location.pathname) ? desk.refresh() : desk.show()));
+    app.restored.then(() => desk.add()).then(() => /\/tree\//.test(location.pathname) || desk.show());
   };
 
   const extension = async () => {
