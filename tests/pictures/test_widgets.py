@@ -22,6 +22,7 @@ from course_lib.pictures import (
     schedule_bench,
     widgets,
 )
+from course_lib.pictures.widgets.all_reduce import TYPESET
 from course_lib.pictures.widgets.bench import ScheduleBench
 from course_lib.pictures.widgets.placement import rising
 from course_lib.planning.placement import BlockCost, balanced
@@ -176,7 +177,8 @@ def test_a_ring_is_stepped_to_the_end_where_every_piece_is_complete():
     explorer.set(round=6)
     assert "Round 6 of 6, all-gather" in explorer.drawing.words
     assert "Complete: 16 of 16 pieces" in explorer.drawing.words
-    assert "sent 6 MB. One after another, 6 MB of 2(n-1)/n x M = 6 MB" in explorer.drawing.words
+    formula = "2(n-1)/n x M".translate(TYPESET)
+    assert f"sent 6 MB. One after another, 6 MB of {formula} = 6 MB" in explorer.drawing.words
     assert explorer.drawing.shapes.count('class="whole"') == 16
 
 

@@ -11,6 +11,7 @@ from course_lib.pictures.widgets.svg import Drawing, box, element, line, size_in
 
 WIDTH = 740
 TALL = 44  # the height of a piece of the tensor on one rank
+TYPESET = str.maketrans({"-": "\N{MINUS SIGN}", "x": "\N{MULTIPLICATION SIGN}", " ": "\N{NO-BREAK SPACE}"})
 SIZES = {4e3: "4 kB", 4e6: "4 MB", 1e8: "100 MB", 4e9: "4 GB"}
 
 
@@ -102,7 +103,7 @@ def _pairs(ranks: int) -> bool:
 def _formula(scheme: AllReduce) -> str:
     """Return the formula for the bytes that are sent one after another, for a tensor of M bytes on n ranks."""
     formulas = {"ring": "2(n-1)/n x M", "naive": "2(n-1) x M", "recursive doubling": "log2(n) x M"}
-    return formulas[scheme.name]
+    return formulas[scheme.name].translate(TYPESET)
 
 
 def _phase(scheme: AllReduce, rounds: int) -> str:

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import CHARACTER, DARKEST, Drawing, box, element, legend, line, text
+from course_lib.pictures.widgets.svg import DARKEST, Drawing, advance, box, element, legend, line, text
 from course_lib.planning.actions import Action, Held
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import SCHEDULES, make_schedule
@@ -33,7 +33,7 @@ def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind:
     """Return the micro-batch and, if there are several, the chunk and the virtual stage, if they fit."""
     for label in (action.label(chunks, virtual), action.label(chunks)):
         shown = label if kind else label[1:]
-        if len(shown) * CHARACTER + 2 <= width:
+        if sum(map(advance, shown)) + 2 <= width:
             return shown
     return ""
 

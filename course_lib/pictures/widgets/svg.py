@@ -101,7 +101,7 @@ def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "sta
     return element("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor, **attributes)
 
 
-def _advance(letter: str) -> float:
+def advance(letter: str) -> float:
     """Return roughly how wide a letter is in a page's type of 14 px."""
     return 4.0 if letter in "ijl.,'|" else 5.4 if letter in "frt- ()1" else 11.6 if letter in "mwMW" else 8.5
 
@@ -111,7 +111,7 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
     drawn = []
     for class_, words in entries:
         drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
-        x += 17 + sum(map(_advance, words)) + 14
+        x += 17 + sum(map(advance, words)) + 14
     return "".join(drawn)
 
 
