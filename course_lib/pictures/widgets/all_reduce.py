@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, box, element, line, size_in_words, text
+from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
+from course_lib.words import size_in_words
 
 WIDTH = 740
 TALL = 44  # the height of a piece of the tensor on one rank

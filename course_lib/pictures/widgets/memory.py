@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from course_lib.lstm.memory import OPTIMIZERS, PRECISIONS, SHARDED, BatchSize, Memory, Savings, lstm_size, predict_with
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import (
-    CHARACTER,
-    Drawing,
-    box,
-    legend,
-    line,
-    memory_in_words,
-    powers_of_two,
-    table,
-    text,
-)
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, legend, line, powers_of_two, table, text
+from course_lib.words import memory_in_words
 
 LEFT, WIDTH, TOP, TALL = 66, 560, 48, 40
 PARTS = ("parameters", "gradients", "optimizer", "activations")

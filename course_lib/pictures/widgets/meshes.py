@@ -6,22 +6,13 @@ from dataclasses import dataclass
 
 from course_lib.lstm.memory import OPTIMIZERS, BatchSize, lstm_size
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import (
-    Drawing,
-    box,
-    legend,
-    memory_in_words,
-    powers_of_two,
-    table,
-    text,
-    time_in_words,
-    worded,
-)
+from course_lib.pictures.widgets.svg import Drawing, box, legend, powers_of_two, table, text, worded
 from course_lib.planning.block_times import h200_block_times
 from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan, Work
 from course_lib.planning.planner import best_of_each_way, plans
+from course_lib.words import memory_in_words, time_in_words
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20
 STEPS, VOCABULARY = 128, 50_000

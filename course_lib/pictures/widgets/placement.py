@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from course_lib.pictures.picture import block_name
 from course_lib.pictures.widgets.explorer import Button, Explorer, slider
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, memory_in_words, text, time_in_words
+from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, text
 from course_lib.planning.placement import BlockCost, Placement, StepCost, balanced, step_cost
+from course_lib.words import memory_in_words, time_in_words
 
 TIME_LEFT, TIME_WIDTH = 66, 340
 MEMORY_LEFT, MEMORY_WIDTH = 440, 220

@@ -14,13 +14,12 @@ from course_lib.pictures.widgets.svg import (
     path,
     powers_of_two,
     round_numbers,
-    size_in_words,
     table,
     text,
-    time_in_words,
     worded,
 )
 from course_lib.planning.network import Link, measure_link
+from course_lib.words import size_in_words, time_in_words
 
 LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # the axes
 TRIED = (2, 4)  # numbers of ranks to measure

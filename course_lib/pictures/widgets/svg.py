@@ -15,29 +15,6 @@ from html import escape
 
 from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY, shaded
 
-PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-
-
-def size_in_words(size: float) -> str:
-    """Format bytes: 4 MB, 1.5 GB."""
-    scale, prefix = next(((scale, prefix) for scale, prefix in PREFIXES if size >= scale), (1, ""))
-    return f"{size / scale:.3g} {prefix}B"
-
-
-def memory_in_words(size: float) -> str:
-    """Format bytes of memory, in powers of two: 512 MiB, 80 GiB."""
-    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size >= 2**power:
-            return f"{size / 2**power:,.3g} {unit}" if size < 1000 * 2**power else f"{size / 2**power:,.0f} {unit}"
-    return f"{size:.0f} B"
-
-
-def time_in_words(seconds: float) -> str:
-    """Format seconds: 20 ms, 1.5 s, 300 µs."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
-
 
 def round_numbers(low: float, high: float, digits: Sequence[float] = (1, 2, 5)) -> tuple[float, ...]:
     """Return 1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
