@@ -16,10 +16,21 @@ if TYPE_CHECKING:
 
 COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
 BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, to force one of them
+LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script on one machine, so it is never restarted
 SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
 SHARING_COMMAND = "python -m course_lib.launchers.nccl"
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MAX_SEED = 2**63 - 1  # torch accepts twice that, which leaves room for seed + rank
+
+
+def started_by_torchrun() -> bool:
+    """Return whether this process is a rank of a job that another program started and may restart."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and LAUNCHED_HERE not in os.environ
+
+
+def restarts() -> int:
+    """Return how often torchrun or Slurm has restarted this rank's job after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
 def cores() -> int:

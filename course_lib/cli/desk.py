@@ -14,6 +14,7 @@ from course_lib.cli.training import add_cluster_options, choose_backend, place_o
 from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers import LaunchError, torchrun, warm_up
 from course_lib.launchers.slurm import BadPlace
+from course_lib.machine import started_by_torchrun
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -112,7 +113,7 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    if options.ranks or options.slurm or torchrun.started_by_torchrun():
+    if options.ranks or options.slurm or started_by_torchrun():
         return _examine_ranks(options)
     for name in ("data", "out"):
         if getattr(options, name) is not None:
@@ -131,7 +132,7 @@ def _examine_machine() -> int:
 
 
 def _examine_ranks(options: argparse.Namespace) -> int:
-    under_torchrun = torchrun.started_by_torchrun()
+    under_torchrun = started_by_torchrun()
     prints = not under_torchrun or torchrun.speak_as_rank() == 0
     try:
         choose_backend(options)

@@ -120,7 +120,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    under_torchrun, prints = torchrun.started_by_torchrun(), True
+    under_torchrun, prints = machine.started_by_torchrun(), True
     if under_torchrun:
         prints = torchrun.speak_as_rank() == 0  # the other ranks would print the same
     elif not options.slurm:
@@ -308,7 +308,7 @@ def _add_run(commands: argparse._SubParsersAction) -> None:
 def _run(options: argparse.Namespace) -> int:
     try:
         choose_backend(options)
-        if torchrun.started_by_torchrun():
+        if machine.started_by_torchrun():
             run = torchrun.run_rank(
                 options.target,
                 options.arguments,

@@ -28,7 +28,6 @@ from course_lib.launchers.process.blame import PeerRoster
 from course_lib.launchers.process.joining import (
     A_DAY,
     INSIDE_A_RANK,
-    LAUNCHED_HERE,
     accept_second_init,
     join_process_group,
 )
@@ -44,16 +43,6 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 PIECE = 16 << 20  # bytes of a result per store entry
-
-
-def started_by_torchrun() -> bool:
-    """Return whether this process is a rank of a job that another program started and may restart."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and LAUNCHED_HERE not in os.environ
-
-
-def restarts() -> int:
-    """Return how often torchrun or Slurm has restarted this rank's job after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if started_by_torchrun() else 0
 
 
 def run_job(

@@ -22,7 +22,7 @@ from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Loss, SequenceModel, untouched
-from course_lib.machine import device
+from course_lib.machine import device, started_by_torchrun
 from course_lib.strategies import Strategy, make_strategy
 from course_lib.strategies.base import GradientScaler
 from course_lib.strategies.registry import find_strategy, options_of
@@ -97,7 +97,7 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
     """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
     check_numbers(settings, dist.get_world_size())
     check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
-    resumes = on_rank_0(lambda: checkpoint_to_resume(settings, torchrun.started_by_torchrun())) is not None
+    resumes = on_rank_0(lambda: checkpoint_to_resume(settings, started_by_torchrun())) is not None
     seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
     task = make_task(settings)
     data = fingerprint_of_all_ranks(task, settings.data)

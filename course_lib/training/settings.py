@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import machine
-from course_lib.launchers import torchrun
 from course_lib.lstm.gpt import HEADS, needs_hidden
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
@@ -197,7 +196,7 @@ def check_can_be_made(folder: Path) -> None:
 
 def _check_may_resume(settings: Settings, checkpoint: Checkpoint) -> None:
     """Refuse to resume without --resume, or with a different model or data order than the checkpoint has."""
-    if not settings.resume and not torchrun.restarts():
+    if not settings.resume and not machine.restarts():
         raise CheckpointError(
             f"{settings.checkpoint} has a checkpoint of update {checkpoint.position.updates}: "
             "give --resume to continue from there, or another folder"

@@ -19,8 +19,8 @@ import pytest
 
 from course_lib import launch, trace
 from course_lib.cli import main
-from course_lib.launchers.process.joining import LAUNCHED_HERE
 from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
+from course_lib.machine import LAUNCHED_HERE
 from course_lib.pictures import losses
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import job

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 INSIDE_A_RANK = "COURSE_LIB_INSIDE_A_RANK"
-LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script on one machine, so it is never restarted
 A_DAY = 86_400.0  # in effect no limit: the notebook's timeout is the one that counts
 
 
@@ -45,7 +44,7 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
     }
     variables |= _nccl_variables(len(spec.here))
     if spec.rendezvous is None:
-        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], LAUNCHED_HERE: rank}
+        variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], machine.LAUNCHED_HERE: rank}
         interface = machine.loopback_interface()
         variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
     else:

@@ -28,7 +28,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
-from course_lib.launchers import torchrun
+from course_lib import machine
 from course_lib.strategies.base import rank_and_ranks
 from course_lib.training.checkpoint.folder import CheckpointError
 
@@ -147,11 +147,11 @@ def check_unlocked(folder: str | Path) -> None:
 def this_writer() -> Writer:
     """Return a description of this process."""
     job, restarts = "", 0
-    if torchrun.started_by_torchrun():
+    if machine.started_by_torchrun():
         run = os.environ.get("TORCHELASTIC_RUN_ID", "")
         address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         job = f"Slurm job {run}" if run and run == os.environ.get("SLURM_JOB_ID") else f"torchrun at {address}"
-        restarts = torchrun.restarts()
+        restarts = machine.restarts()
     process = os.getpid()
     return Writer(job, restarts, socket.gethostname(), _machine(), process, _start_time(process), uuid4().hex)
 
