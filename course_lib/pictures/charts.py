@@ -140,7 +140,7 @@ def plan_bars(plans: Sequence[Plan] | Explanation) -> Picture:
 
 
 def _order(plan: Plan) -> str:
-    return f", {plan.inside} inside" if min(plan.ranks // plan.stages, plan.stages) > 1 else ""
+    return f", {plan.neighbors}" if plan.neighbors else ""
 
 
 def _spent(plan: Plan) -> str:

@@ -328,7 +328,12 @@ class Plan:
         options |= {"micro_batches": self.pieces.micro_batches, "chunks": self.pieces.chunks}
         return "hybrid", {**options, "recompute": self.pieces.recompute, "placement": self.placement}
 
+    @property
+    def neighbors(self) -> str:
+        """Which ranks are neighbors, `stages inside` or `replicas inside`; empty if the mesh has only one order."""
+        return f"{self.inside} inside" if min(self.ranks // self.stages, self.stages) > 1 else ""
+
     def __str__(self) -> str:
-        apart = f" ({self.inside} inside)" if min(self.ranks // self.stages, self.stages) > 1 else ""
+        apart = f" ({self.neighbors})" if self.neighbors else ""
         size = f"{self.bytes / 2**30:,.1f} GiB" if self.bytes >= 2**30 else f"{self.bytes / 2**20:,.1f} MiB"
         return f"{self.name}{apart}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"

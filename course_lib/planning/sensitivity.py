@@ -205,7 +205,7 @@ def _mesh(plan: Plan) -> tuple[str, str]:
 
 
 def _order(plan: Plan) -> str:
-    return f" ({plan.inside} inside)" if min(plan.ranks // plan.stages, plan.stages) > 1 else ""
+    return f" ({plan.neighbors})" if plan.neighbors else ""
 
 
 def _at(line: Sequence[tuple[float, float]], x: float) -> float:

@@ -28,7 +28,7 @@ from course_lib.strategies.base import (
     sum_over_ranks,
 )
 from course_lib.strategies.ddp import accumulate, check_micro_batches
-from course_lib.strategies.hybrid import mesh_of
+from course_lib.strategies.mesh import mesh_of
 from course_lib.strategies.shards import Shard, is_sharded
 from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, local_rows, reduce_scatter
 from course_lib.trace import span

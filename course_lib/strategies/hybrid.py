@@ -11,15 +11,14 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
-from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
 from course_lib.strategies.execution import Execution
+from course_lib.strategies.mesh import group_of_each_replica, mesh_in_words, mesh_of
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.shards import Shard
 from course_lib.strategies.zero import RowShards
@@ -59,13 +58,13 @@ class Hybrid(Pipeline):
         self.shares, self.share_number = replicas * shards, self.replica * shards
         for part in parts:
             part.one_call = None if self.shares == 1 else False  # as in DDP: layer by layer, to send gradients early
-        self.mesh_in_words = _in_words(replicas, shards, len(self.stage.ranks))
+        self.mesh_in_words = mesh_in_words(replicas, shards, len(self.stage.ranks))
         self.replica_group = self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
         if self.row_shards:
             self.sum_over_replicas.start_sum = self.row_shards.reduce
             self.share_number += self.row_shards.place
-            self.model_group = _group_of_each_replica(self.mesh)
+            self.model_group = group_of_each_replica(self.mesh)
 
     def _make_optimizer(self, optimizer: MakeOptimizer, shards: int, weights: Iterable[Parameter]) -> Optimizer:
         """Return the optimizer, made after the weights are cut: some optimizers create their state immediately."""
@@ -115,39 +114,6 @@ class Hybrid(Pipeline):
         if self.row_shards.is_whole:
             self.row_shards.cut()  # it is still whole after a forward pass without a backward pass
         return {name: self.row_shards.shard_of(weight) for name, weight in self.model.named_parameters()}
-
-
-def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:
-    """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
-
-    Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
-    With `shards`, a replica has one row per shard, and the mesh has three dimensions. Shards are closer than replicas.
-    """
-    ranks, requested = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
-    if replicas < 1 or shards < 1 or ranks % (replicas * shards):
-        fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
-        product, which = ("replicas x shards", "a product") if shards != 1 else ("replicas", "one")
-        raise ValueError(f"{requested} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
-    if inside not in ("", f"{column}s", "replicas"):
-        raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
-    shape = {"replica": replicas, "shard": shards, column: ranks // (replicas * shards)}
-    rows = ("replica", "shard") if shards > 1 else ("replica",)
-    names = (column, *rows) if inside == "replicas" else (*rows, column)
-    return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
-
-
-def _group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
-    """Return the ranks of this rank's replica: they hold one model and its optimizer state together."""
-    rows = mesh.mesh.movedim((mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
-    group = dist.new_subgroups_by_enumeration(rows.tolist())[0]
-    assert isinstance(group, dist.ProcessGroup)  # every rank is in one of the subgroups
-    return group
-
-
-def _in_words(replicas: int, shards: int, stages: int) -> str:
-    """Return the mesh as text: `2 replicas x 2 shards x 4 stages`. A single shard is left out."""
-    sizes = {"replica": replicas, "shard": shards, "stage": stages}
-    return " x ".join(f"{size} {name}{'s' * (size > 1)}" for name, size in sizes.items() if size > 1 or name != "shard")
 
 
 def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:

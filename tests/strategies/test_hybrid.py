@@ -13,7 +13,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.strategies import Hybrid
-from course_lib.strategies.hybrid import mesh_of
+from course_lib.strategies.mesh import mesh_of
 from course_lib.training import examples
 from tests.strategies.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 

@@ -15,7 +15,7 @@ from course_lib.meter import meter
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import SCHEDULES
 from course_lib.strategies import Hybrid, zero
-from course_lib.strategies.hybrid import mesh_of
+from course_lib.strategies.mesh import mesh_of
 from course_lib.strategies.zero import RowShards
 from course_lib.training import evaluate, measure_memory
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, model, prove, prove_all

@@ -205,4 +205,4 @@ def _gib(size: float) -> str:
 
 
 def _name(plan: Plan) -> str:
-    return f"{plan.mesh}, {plan.inside} inside" if min(plan.replicas, plan.stages) > 1 else plan.mesh
+    return f"{plan.mesh}, {plan.neighbors}" if plan.neighbors else plan.mesh
