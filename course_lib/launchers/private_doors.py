@@ -208,16 +208,6 @@ def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> No
     work_class.wait = noted_wait
 
 
-def sleep_on_gpu(cycles: int) -> None:
-    """Keep the GPU busy for `cycles` cycles. Needs `torch.cuda._sleep`.
-
-    If missing, it does not sleep, and timings of short kernels include their launch.
-    """
-    import torch
-
-    getattr(torch.cuda, "_sleep", lambda _: None)(cycles)
-
-
 def dispatch_mode() -> type[TorchDispatchMode]:
     """Return the class whose `__torch_dispatch__` sees every operation.
 

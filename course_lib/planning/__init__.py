@@ -2,21 +2,16 @@
 
 from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
 from course_lib.planning.block_times import (
-    MACHINES,
     BlockSeconds,
     BlockTimes,
-    Machine,
     h200_block_times,
     read_block_times,
 )
-from course_lib.planning.calibration import Sizes, calibrate
 from course_lib.planning.network import (
-    AllReduceParts,
     Line,
     Link,
     Network,
     fit_line,
-    measure_all_reduce_parts,
     measure_link,
     paced_network,
 )
@@ -55,12 +50,11 @@ from course_lib.planning.sharding import ShardedMemory, block_bytes, predict_sha
 from course_lib.planning.simulation import ActionCosts, bubble, makespan, measured, simulate
 
 __all__ = [
-    "MACHINES", "SCHEDULES", "Action", "ActionCosts", "AllReduceParts", "BlockCost", "BlockSeconds", "BlockTimes",
-    "CannotPlace", "Explanation", "Held", "IllegalSchedule", "Layout", "Line", "Link", "Machine", "Network",
-    "Pieces", "Placement", "Plan", "Schedule", "Sensitivity", "ShardedMemory", "Sizes", "Work", "analytic_costs",
-    "balanced", "best_of_each_way", "block_bytes", "bubble", "calibrate", "equal_count", "explain", "find_schedule",
-    "fit_line", "forward_flops", "from_torch", "gpipe", "h200_block_times", "interleaved_one_f_one_b", "looped_bfs",
-    "lower_bound", "make_schedule", "makespan", "measure_all_reduce_parts", "measure_link", "measured",
+    "SCHEDULES", "Action", "ActionCosts", "BlockCost", "BlockSeconds", "BlockTimes", "CannotPlace", "Explanation",
+    "Held", "IllegalSchedule", "Layout", "Line", "Link", "Network", "Pieces", "Placement", "Plan", "Schedule",
+    "Sensitivity", "ShardedMemory", "Work", "analytic_costs", "balanced", "best_of_each_way", "block_bytes", "bubble",
+    "equal_count", "explain", "find_schedule", "fit_line", "forward_flops", "from_torch", "gpipe", "h200_block_times",
+    "interleaved_one_f_one_b", "looped_bfs", "lower_bound", "make_schedule", "makespan", "measure_link", "measured",
     "measured_costs", "naive", "one_f_one_b", "paced_network", "plans", "predict_sharding", "read_block_times",
     "round_robin", "sensitivity", "simulate", "step_cost", "wavefront", "with_recomputation", "zero_bubble_h1",
     "zero_bubble_v",

@@ -4,8 +4,6 @@ A device is not equally fast at all sizes. Small pieces leave most of it idle, s
 wrong time. Between two measured sizes we interpolate. Outside the measured range we assume only speeds that were
 measured: a larger piece runs at the speed of the largest one measured, and a smaller piece takes as long as the
 smallest.
-
-`MACHINES` are nodes that you can buy or rent: the memory of their GPUs, and the links inside and between nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
-from course_lib.planning.network import Line, Link, Network
+from course_lib.planning.network import Line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -79,7 +77,7 @@ class PrecisionTimes:
         """Return the time of a block of any width, interpolating between the measured widths."""
         measured = self.surfaces.get(kind) or {}
         if not measured:
-            raise ValueError(f"no {kind} was measured: calibrate with it, or use a different table")
+            raise ValueError(f"no {kind} was measured: use a table that has one")
         widths = tuple(sorted(measured))
         low, high, share = _between(widths, width)
         time = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
@@ -121,13 +119,9 @@ class BlockTimes:
             raise ValueError(f"precision={precision!r} was not measured: choose {', '.join(self.precisions)}")
         return self.precisions[precision]
 
-    def save(self, file: str | Path) -> None:
-        """Write the table as JSON, for `read_block_times`."""
-        Path(file).write_text(json.dumps(_as_plain(self), indent=1) + "\n")
-
 
 def read_block_times(file: str | Path) -> BlockTimes:
-    """Read a table that `BlockTimes.save` wrote."""
+    """Read a table that `python -m tests.bench.gpu_times FILE` wrote."""
     return _from_plain(json.loads(Path(file).read_text()))
 
 
@@ -161,21 +155,6 @@ def _blend(a: BlockSeconds, b: BlockSeconds, share: float) -> BlockSeconds:
     return a * (1 - share) + b * share
 
 
-def _as_plain(times: BlockTimes) -> dict[str, Any]:
-    def surface(measured: Surface) -> dict[str, Any]:
-        seconds = [[[float(f"{part:.4g}") for part in value.parts] for value in row] for row in measured.seconds]
-        return {"rows": measured.rows, "columns": measured.columns, "seconds": seconds}
-
-    def precision(measured: PrecisionTimes) -> dict[str, Any]:
-        surfaces = {
-            kind: {str(width): surface(value) for width, value in by_width.items()}
-            for kind, by_width in measured.surfaces.items()
-        }
-        return {**surfaces, "updates": {name: [line.fixed, line.each] for name, line in measured.updates.items()}}
-
-    return {"device": times.device, **{name: precision(value) for name, value in times.precisions.items()}}
-
-
 def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
     def surface(plain_part: Mapping[str, Any]) -> Surface:
         seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in plain_part["seconds"])
@@ -191,36 +170,3 @@ def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
 
     precisions = {name: precision(value) for name, value in plain.items() if name not in ("device", "interpolated")}
     return BlockTimes(plain["device"], precisions)
-
-
-# Bandwidths are the data sheets' peaks for one direction; a collective reaches less. Latencies come from NCCL's cost
-# model: one step of a ring. An H100 has the same peak in matrix multiplications as the H200 in the table, but slower
-# memory. We have not measured a B200: with `Work.scaled(speed=2)` you can assume that it is twice as fast.
-NVLINK_STEP, NETWORK_STEP = 3.4e-6, 9.6e-6  # seconds per step of NCCL's ring, with its protocol for large messages
-LATENCY_SOURCE = "https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A node with eight GPUs: the bytes of memory that each has, and the network."""
-
-    name: str
-    memory: int
-    network: Network
-    sources: tuple[str, ...]
-
-
-def _node(name: str, gigabytes: int, nvlink: float, source: str) -> Machine:
-    """Return a node of eight GPUs, each with `nvlink` GB/s of NVLink each way, and a ConnectX-7 of 400 Gb/s."""
-    network = Network(Link(NVLINK_STEP, nvlink * 1e9), Link(NETWORK_STEP, 50e9), per_node=8)
-    return Machine(name, gigabytes * 10**9, network, (source, LATENCY_SOURCE))
-
-
-MACHINES = {
-    # 80 GB, NVLink 4 with a total of 900 GB/s in both directions, eight ConnectX-7
-    "H100": _node("DGX H100", 80, 450, "https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html"),
-    # 141 GB, otherwise the same
-    "H200": _node("DGX H200", 141, 450, "https://www.nvidia.com/en-us/data-center/dgx-h200/"),
-    # 1,440 GB for eight GPUs, NVLink 5 with a total of 1.8 TB/s in both directions, eight ConnectX-7
-    "B200": _node("DGX B200", 180, 900, "https://www.nvidia.com/en-us/data-center/dgx-b200/"),
-}

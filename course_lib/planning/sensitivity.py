@@ -68,23 +68,6 @@ class Sensitivity:
             raise CannotPlace(f"no plan fits with {factor:g} times the {quantity}")
         return min(timed, key=lambda plan: plan.seconds)
 
-    def curves(self, quantity: str, most: int = 4) -> dict[str, list[tuple[float, float]]]:
-        """Return milliseconds per update by factor, for the meshes that win at some factor, and the runners-up."""
-        factors = [FARTHEST ** (number / 8) for number in range(-8, 9)]
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for factor in factors:
-            best: dict[str, float] = {}
-            for candidate, plan in self._timed(quantity, factor):
-                if self.memory is None or plan.bytes <= self.memory:
-                    name = f"{candidate.mesh}{_order(candidate)}"
-                    best[name] = min(best.get(name, math.inf), 1000 * plan.seconds)
-            for name, spent in best.items():
-                lines.setdefault(name, []).append((factor, spent))
-        best_ratio = {
-            name: min(y / min(_at(line, x) for line in lines.values()) for x, y in lines[name]) for name in lines
-        }
-        return {name: lines[name] for name in sorted(lines, key=lambda name: best_ratio[name])[:most]}
-
     def _timed(self, quantity: str, factor: float) -> list[tuple[Plan, Plan]]:
         """Return each candidate and the same plan after the change, without those that would have too few sequences."""
         work, network = self.work, self.network
@@ -206,7 +189,3 @@ def _mesh(plan: Plan) -> tuple[str, str]:
 
 def _order(plan: Plan) -> str:
     return f" ({plan.neighbors})" if plan.neighbors else ""
-
-
-def _at(line: Sequence[tuple[float, float]], x: float) -> float:
-    return dict(line).get(x, math.inf)

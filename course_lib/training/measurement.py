@@ -23,8 +23,9 @@ from course_lib.launchers import launch
 from course_lib.lstm import cross_entropy, lstm_model, pace_blocks
 from course_lib.lstm.memory import Memory
 from course_lib.lstm.model import Loss, SequenceModel
+from course_lib.machine import wait_for_gpu
 from course_lib.meter import saved_for_backward
-from course_lib.planning import ActionCosts, Link, Plan, Schedule, Work, paced_network
+from course_lib.planning import ActionCosts, Link, Plan, Work, paced_network
 from course_lib.planning.sharding import WAYS, ShardedMemory
 from course_lib.strategies import DDP, FSDP, Hybrid, Strategy
 from course_lib.strategies.fsdp import GatherPace, GatherWatch
@@ -35,10 +36,10 @@ def seconds_per_update(strategy: Strategy, batch: Batch, repeats: int = 5) -> fl
     """Return the seconds of one update on this rank's `batch`: the median of `repeats`, after two warm-up updates."""
     times = []
     for _ in range(repeats + 2):
-        _wait_for_gpu()
+        wait_for_gpu()
         started_at = time.monotonic()
         strategy.step(batch)
-        _wait_for_gpu()
+        wait_for_gpu()
         times.append(time.monotonic() - started_at)
     return statistics.median(times[2:])
 
@@ -69,11 +70,6 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
 def _bytes(tensor: Tensor) -> int:
     local = local_part(tensor)
     return local.numel() * local.element_size()
-
-
-def _wait_for_gpu() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def make_sharded(
@@ -156,24 +152,14 @@ def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twi
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
 
-def unpaced_seconds(schedule: Schedule, work: Work, updates: int = 3) -> float:
-    """Return the seconds of an unpaced update of the twin: the cost of messages and Python, with nothing to compute."""
-    run = launch(_time_unpaced, schedule, Twin(work), updates, ranks=len(schedule.stages), timeout=300)
-    return statistics.median(max(times) for times in zip(*run, strict=True))
-
-
-def _time_unpaced(schedule: Schedule, twin: Twin, updates: int) -> list[float]:
-    strategy = Hybrid(twin.model(), sgd, cross_entropy, replicas=1, schedule=schedule)
-    return _times(strategy, twin.batch(schedule.chunks), updates)
-
-
 def _time_updates(plan: Plan, twin: Twin, link: Link, updates: int) -> list[float]:
     with _network(plan, twin.link(link)):
         strategy = paced_strategy(plan, twin, link)
-        return _times(strategy, twin.batch(plan.pieces.chunks), updates, plan.update_seconds)
+        return update_times(strategy, twin.batch(plan.pieces.chunks), updates, plan.update_seconds)
 
 
-def _times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float = 0.0) -> list[float]:
+def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float = 0.0) -> list[float]:
+    """Return the seconds of updates after the first; the weights' update sleeps for `update_seconds`."""
     share, times = strategy.share(batch), []
     for _ in range(updates + 1):
         dist.barrier()

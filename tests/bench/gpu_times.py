@@ -19,8 +19,8 @@ from course_lib import device
 from course_lib.data import Batch
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.block_times import BlockTimes, read_block_times
-from course_lib.planning.calibration import PRECISIONS, calibrate, computing_in, seconds_in_a_row
 from course_lib.strategies import Single
+from tests.bench.calibration import PRECISIONS, calibrate, computing_in, save, seconds_in_a_row
 from tests.bench.table import describe_machine
 
 WORDS = 10_000
@@ -66,7 +66,7 @@ def main() -> None:
         times = read_block_times(file)
     else:
         times = calibrate(precisions=PRECISIONS if on_gpu else ("float32",))
-        times.save(file)
+        save(times, file)
     print(f"On {describe_machine()}.\nThe table took {time.monotonic() - began:.0f} s.\n")
     print("| hidden | layers | sequences x steps | precision | predicted, ms | measured, ms | error |")
     print("|--:|--:|--:|---|--:|--:|--:|")

@@ -16,7 +16,7 @@ from torch import nn
 
 from course_lib import device
 from course_lib.lstm.other_frameworks import jax_layer
-from course_lib.planning.calibration import computing_in
+from tests.bench.calibration import computing_in
 from tests.bench.table import describe_machine, write_section
 
 SEQUENCES, STEPS = 128, 128

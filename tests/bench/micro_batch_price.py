@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from course_lib import device
 from course_lib.lstm.gpt import GPTBlock
-from course_lib.planning.calibration import PRECISIONS, autocast_for, computing_in, seconds_in_a_row
+from tests.bench.calibration import PRECISIONS, autocast_for, computing_in, seconds_in_a_row
 from tests.bench.table import describe_machine, write_section
 
 SEQUENCES, STEPS = 128, 128

@@ -11,9 +11,11 @@ import statistics
 import torch
 from tqdm import tqdm
 
-from course_lib.lstm import BatchSize, lstm_model
-from course_lib.planning import Link, Network, Plan, Work, h200_block_times, one_f_one_b, plans
-from course_lib.training.measurement import plan_seconds, unpaced_seconds
+from course_lib import launch
+from course_lib.lstm import BatchSize, cross_entropy, lstm_model
+from course_lib.planning import Link, Network, Plan, Schedule, Work, h200_block_times, one_f_one_b, plans
+from course_lib.strategies import Hybrid
+from course_lib.training.measurement import Twin, plan_seconds, sgd, update_times
 from tests.bench.table import describe_machine, write_section
 
 LINK = Link(20e-6, 12e9)
@@ -42,7 +44,13 @@ def chosen(made: list[Plan]) -> list[Plan]:
 def starting_an_action(work: Work) -> float:
     """What an action costs beside its pace: of an unpaced update, a share for each action in a row."""
     schedule = one_f_one_b(4, 8)
-    return unpaced_seconds(schedule, work) / (2 * (8 + 3))
+    run = launch(time_unpaced, schedule, Twin(work), ranks=4, timeout=300)
+    return statistics.median(max(times) for times in zip(*run, strict=True)) / (2 * (8 + 3))
+
+
+def time_unpaced(schedule: Schedule, twin: Twin) -> list[float]:
+    strategy = Hybrid(twin.model(), sgd, cross_entropy, replicas=1, schedule=schedule)
+    return update_times(strategy, twin.batch(schedule.chunks), updates=3)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from course_lib.lstm.model import Embed, Project, Recurrent
 from course_lib.planning.block_times import BlockSeconds, Surface, h200_block_times, read_block_times
-from course_lib.planning.calibration import Sizes, calibrate, seconds_in_a_row
+from tests.bench.calibration import Sizes, calibrate, save, seconds_in_a_row
 
 TINY = Sizes(hidden=(4, 16), sequences=(1, 4), steps=(1, 4), words=(8, 32), cells=(2, 8), parameters=(100, 1000))
 
@@ -47,7 +47,7 @@ def test_no_speed_is_assumed_that_was_not_measured(row, column):
 
 def test_a_table_is_measured_here_saved_and_read_again(tmp_path):
     times = calibrate(TINY, at_least=0.001)
-    times.save(tmp_path / "times.json")
+    save(times, tmp_path / "times.json")
     read = read_block_times(tmp_path / "times.json")
     for block in (Recurrent(8), Embed(20, 8), Project(8, 20), Project(2, 8)):
         found, again = times.of(block, 2, 2), read.of(block, 2, 2)

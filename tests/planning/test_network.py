@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.pictures import link as draw
-from course_lib.planning.network import (
-    AllReduceParts,
-    Line,
-    Link,
-    fit,
-    fit_line,
-    measure_all_reduce_parts,
-    measure_link,
-)
+from course_lib.planning.network import Line, Link, fit, fit_line, measure_link
 
 
 def test_the_fit_finds_the_two_numbers_that_made_the_times():
@@ -54,15 +46,3 @@ def test_the_knee_of_a_line_is_where_both_parts_are_equal():
     assert line.knee == pytest.approx(6.0)
     assert line.at(line.knee) == pytest.approx(2 * line.fixed)
     assert Line(0.0, 2.0).knee == 0
-
-
-def test_an_all_reduce_of_two_ranks_is_two_exchanges_and_an_addition():
-    parts = AllReduceParts(size=8, whole=0.0, message=1.0, exchange=2.0, addition=0.5)
-    assert (parts.of_messages, parts.of_exchanges) == (2.0, 4.5)
-
-
-def test_an_all_reduce_and_its_parts_are_timed_for_every_size():
-    small, large = measure_all_reduce_parts((4_000, 8_000_000), repeats=3)
-    assert (small.size, large.size) == (4_000, 8_000_000)
-    assert min(small.whole, small.message, small.exchange, small.addition) > 0
-    assert large.whole > small.addition

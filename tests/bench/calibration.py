@@ -1,4 +1,4 @@
-"""Measure block times on this device before you plan. This takes a few seconds.
+"""Measure a table of block times on this device, as `course_lib/planning/h200.json` is.
 
 Kernel launches run ahead of the GPU, and synchronizing after every call would time the synchronization too. So we make
 many calls in a row, as a training step does, and synchronize once. LSTM layers are timed as a chain of several, forward
@@ -9,19 +9,21 @@ keep the GPU busy while these blocks are launched.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from course_lib.launchers import private_doors
 from course_lib.lstm.memory import LSTM
 from course_lib.lstm.model import Embed, Project, Recurrent
-from course_lib.machine import device
+from course_lib.machine import device, wait_for_gpu
 from course_lib.planning.block_times import HEAD, TABLE, BlockSeconds, BlockTimes, PrecisionTimes, Surface
 from course_lib.planning.network import Line, fit_line
 
@@ -229,27 +231,37 @@ def seconds_in_a_row(function: Callable[[], object], at_least: float = 0.02, alo
 
 
 def _timed(function: Callable[[], object], calls: int) -> float:
-    _wait()
+    wait_for_gpu()
     started_at = time.perf_counter()
     for _ in range(calls):
         function()
-    _wait()
+    wait_for_gpu()
     return time.perf_counter() - started_at
 
 
 def _timed_alone(function: Callable[[], object], calls: int) -> float:
     """Time the calls on a GPU that sleeps first, while its work is enqueued."""
     started, finished = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    _wait()
-    private_doors.sleep_on_gpu(calls * SLEEP)
+    wait_for_gpu()
+    torch.cuda._sleep(calls * SLEEP)
     started.record()
     for _ in range(calls):
         function()
     finished.record()
-    _wait()
+    wait_for_gpu()
     return started.elapsed_time(finished) / 1000
 
 
-def _wait() -> None:
-    if device().type == "cuda":
-        torch.cuda.synchronize()
+def save(times: BlockTimes, file: str | Path) -> None:
+    """Write the table as JSON, for `read_block_times`."""
+    plain: dict[str, Any] = {"device": times.device}
+    for precision, measured in times.precisions.items():
+        plain[precision] = {kind: dict(_plain_surfaces(by_width)) for kind, by_width in measured.surfaces.items()}
+        plain[precision]["updates"] = {name: [line.fixed, line.each] for name, line in measured.updates.items()}
+    Path(file).write_text(json.dumps(plain, indent=1) + "\n")
+
+
+def _plain_surfaces(by_width: Mapping[int, Surface]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for width, surface in by_width.items():
+        seconds = [[[float(f"{part:.4g}") for part in value.parts] for value in row] for row in surface.seconds]
+        yield str(width), {"rows": surface.rows, "columns": surface.columns, "seconds": seconds}
