@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from course_lib import LaunchError, launch
 from course_lib.data import AddingProblem, Corpus
+from course_lib.lessons.parameter_server import ParameterServer
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
-from course_lib.strategies import ParameterServer
 from course_lib.training.proof import same_as_one_process
 
 small = partial(lstm_model, features=2, hidden=6, layers=2, outputs=1)

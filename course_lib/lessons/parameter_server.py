@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import Parameter
 from torch.nn.utils import parameters_to_vector
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights, nonzero
-from course_lib.strategies.shards import NamedTensors, Shard
+from course_lib.strategies.shards import NamedTensors
 from course_lib.trace import span
 
 SERVER = 0
-FORWARD_SHARE = 1 / 3  # the forward pass's share of a paced computation
-NOTES = 3  # extra numbers after the gradient, or the weights, in a message
+NOTES = 3  # numbers after the weights or the gradient in a message: a loss, its count, the version of the weights
 
 
 @dataclass(frozen=True)
-class Update:
+class ServerUpdate:
     """One update by the server: which workers' gradients it used, and how many updates old their weights were."""
 
     workers: tuple[int, ...]
@@ -40,12 +38,10 @@ class Update:
 
 
 class ParameterServer(Strategy):
-    """Rank 0 is the server; the other ranks are workers.
+    """Rank 0 is the server; the other ranks are workers, each with a copy of the model that may be outdated.
 
-    A message to the server holds the gradient of the *summed* loss, the sum itself, its count, and the version of the
-    weights. The answer holds the weights, the loss and the count of the update, and the new version. With `pace`, a
-    worker computes for at least `pace` seconds per sequence. Messages are in host memory, because only gloo can receive
-    from any rank.
+    With `pace`, a worker computes for at least `pace` seconds per sequence. Messages are in host memory, because only
+    gloo can receive from any rank.
     """
 
     def __init__(
@@ -69,57 +65,44 @@ class ParameterServer(Strategy):
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.synchronous, self.pace = synchronous, pace
         self.last = torch.zeros(2)  # the loss and the count of the last update
-        self.history: list[Update] = []
+        self.history: list[ServerUpdate] = []
         self.began = time.monotonic()
 
     def share(self, batch: Batch) -> Batch:
         """Return a worker's sequences; the server has none."""
-        if self.is_server:
-            return batch.rows([])
-        return batch.shard(self.rank - 1, len(self.workers))
+        return batch.rows([]) if self.is_server else batch.shard(self.rank - 1, len(self.workers))
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Use one gradient from every worker: all in one update or, in asynchronous mode, each in a separate one."""
         if not self.is_server:
-            self._work(batch)
+            self.work(batch)
         else:
             for _ in range(1 if self.synchronous else len(self.workers)):
                 self.serve()
         return self.last[0], self.last[1]
 
-    def train(self, batches: Iterable[Batch], updates: int) -> list[Update]:
+    def train(self, batches: Iterable[Batch], updates: int) -> list[ServerUpdate]:
         """Let every worker go through its `batches` as fast as it can, until the server has made `updates` updates.
 
         The server returns the updates. Gradients that arrive after the last one are not used.
         """
-        if self.is_server:
-            while self.updates < updates:
-                self.serve()
-            waiting = 0 if self.synchronous else len(self.workers) - 1  # the worker served last already has its answer
-            for _ in range(waiting):
-                self._answer(self._receive(None)[0])
-        else:
+        if not self.is_server:
             for batch in itertools.takewhile(lambda _: self.updates < updates, batches):
-                self._work(batch)
+                self.work(batch)
+            return self.history
+        while self.updates < updates:
+            self.serve()
+        for _ in range(0 if self.synchronous else len(self.workers) - 1):  # the worker served last has its answer
+            message = self._weights()
+            dist.send(self._weights(), dist.recv(message))
         return self.history
 
-    def shards(self) -> dict[str, Shard]:
-        """Return this rank's weights. The server's are the model; each worker has a copy, which may be older."""
-        return {name: replace(shard, copy=self.rank) for name, shard in super().shards().items()}
-
-    def full_state(self) -> NamedTensors:
-        """Return the server's weights."""
-        return self._from_server(super().full_state())
-
-    def full_gradients(self) -> NamedTensors:
-        return self._from_server(super().full_gradients())
-
-    def _work(self, batch: Batch) -> None:
-        """Compute a gradient, send it to the server, and load the weights from the answer."""
+    def work(self, batch: Batch) -> None:
+        """Send the gradient of the *summed* loss to the server, and load the weights that it answers with."""
         batch, seconds = batch.to(self.device), self.pace * batch.sequences
-        with span("forward", at_least=FORWARD_SHARE * seconds):
+        with span("forward", at_least=seconds / 3):
             total, count = self.loss(self.model(batch.inputs)[0], batch)
-        with span("backward", at_least=(1 - FORWARD_SHARE) * seconds):
+        with span("backward", at_least=2 * seconds / 3):
             gradients = torch.autograd.grad(total, self.parameters)
         with span("communication", peer=SERVER):
             notes = torch.stack([total.detach(), count.to(total), torch.full_like(total, self.updates)])
@@ -127,46 +110,49 @@ class ParameterServer(Strategy):
             dist.send(message, SERVER)
             dist.recv(message, SERVER)
         with torch.no_grad():  # copy in place: cuDNN needs an LSTM's weights contiguous
-            for parameter, piece in self._pieces(message[:-NOTES].to(self.device)):
+            for parameter, piece in zip(self.parameters, self._pieces(message), strict=True):
                 parameter.copy_(piece)
         self.last, self.updates = message[-NOTES:-1], int(message[-1])
 
     def serve(self) -> None:
-        """Make one update, from all workers' gradients or from the one that arrives first."""
-        brought = dict(self._receive(worker) for worker in (self.workers if self.synchronous else [None]))
-        oldest = min(int(message[-1]) for message in brought.values())
+        """Make one update, from all workers' gradients or from the one that arrives first, and answer with it."""
+        received: dict[int, Tensor] = {}
+        for worker in self.workers if self.synchronous else [None]:  # None: whoever sends first
+            message = self._weights()
+            received[dist.recv(message, worker)] = message
+        oldest = min(int(message[-1]) for message in received.values())
         with span("update"):
-            message = torch.stack(list(brought.values())).sum(dim=0)
+            message = torch.stack(list(received.values())).sum(dim=0)
             total, count = message[-NOTES], nonzero(message[-NOTES + 1])
-            for parameter, piece in self._pieces(message[:-NOTES] / count):
-                parameter.grad = piece
+            for parameter, piece in zip(self.parameters, self._pieces(message), strict=True):
+                parameter.grad = piece / count
             self.optimizer.step()
         self.last = torch.stack([total / count, count])
         seconds = time.monotonic() - self.began
-        self.history.append(Update(tuple(brought), self.updates - oldest, self.last[0].item(), seconds))
+        self.history.append(ServerUpdate(tuple(received), self.updates - oldest, self.last[0].item(), seconds))
         self.updates += 1
-        for worker in brought:
-            self._answer(worker)
+        for worker in received:
+            dist.send(self._weights(), worker)
 
-    def _receive(self, worker: int | None) -> tuple[int, Tensor]:
-        """Return (worker, message), from this worker, or from the first worker that sends one."""
-        message = self._message()
-        return dist.recv(message, worker), message
+    def full_state(self) -> NamedTensors:
+        """Return the server's weights."""
+        return self._from_server(super().full_state())
 
-    def _answer(self, worker: int) -> None:
-        dist.send(self._message(), worker)
-
-    def _message(self) -> Tensor:
-        """Return the weights, the loss and the count of the last update, and the version, as one vector."""
-        weights = parameters_to_vector(self.parameters).detach()
-        return torch.cat([weights, self.last.to(weights), torch.tensor([self.updates]).to(weights)])
-
-    def _pieces(self, vector: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
-        """Yield each parameter with its piece of the vector, in the parameter's shape."""
-        pieces = vector.split([parameter.numel() for parameter in self.parameters])
-        return ((parameter, piece.view_as(parameter)) for parameter, piece in zip(self.parameters, pieces, strict=True))
+    def full_gradients(self) -> NamedTensors:
+        """Return the gradients of the server's last update."""
+        return self._from_server(super().full_gradients())
 
     def _from_server(self, named: NamedTensors) -> NamedTensors:
         objects = [named]
         dist.broadcast_object_list(objects, SERVER)
         return objects[0]
+
+    def _weights(self) -> Tensor:
+        """Return the message that answers a worker. A gradient's message has the same size."""
+        weights = parameters_to_vector(self.parameters).detach()
+        return torch.cat([weights, self.last.to(weights), torch.tensor([self.updates]).to(weights)])
+
+    def _pieces(self, message: Tensor) -> list[Tensor]:
+        """Return the message's part for each parameter, in the parameter's shape."""
+        pieces = message[:-NOTES].to(self.device).split([parameter.numel() for parameter in self.parameters])
+        return [piece.view_as(parameter) for parameter, piece in zip(self.parameters, pieces, strict=True)]
