@@ -26,8 +26,7 @@ RUN = {
     "torchrun --nproc-per-node 4 --max-restarts 3 -m course_lib train hybrid replicas=2 "
     "--checkpoint saved_hybrid --resume": FEWER,
     "course run my_file.py:my_function --ranks 2 strategy=ddp updates=50": "",
-    "course run course_lib.training.examples:adding --ranks 2 strategy=ddp updates=50": "",
-    "torchrun --nproc-per-node 2 -m course_lib run course_lib.training.examples:adding strategy=ddp updates=50": "",
+    "torchrun --nproc-per-node 2 -m course_lib run my_file.py:my_function strategy=ddp updates=50": "",
     "course train ddp --ranks 4 --data my.txt": FEWER,
     "course train ddp --ranks 4 --model mine.py:blocks --data mine.py:data --batch 64": FEWER,
     "course train ddp --ranks 4 --updates 20 --profile run.json": "--hidden 8",

@@ -110,7 +110,7 @@ def test_the_core_imports_without_jupyter_and_pictures():
         "sys.modules.update(dict.fromkeys(absent.split()))\n"
         "import course_lib, course_lib.cli, course_lib.doctor, course_lib.launchers.torchrun\n"
         "assert 'torch' not in sys.modules, 'importing course_lib must not wait for torch'\n"
-        "import course_lib.training, course_lib.training.examples, course_lib.training.tasks\n"
+        "import course_lib.training, course_lib.training.tasks\n"
         "late = {f'torch.distributed.{name}' for name in ('tensor', 'fsdp', 'checkpoint')}\n"
         "assert not late & {*sys.modules}, f'{late & {*sys.modules}} takes a second to import, and few runs need it'\n"
         "import course_lib.authoring.__main__, course_lib.authoring.outline\n"

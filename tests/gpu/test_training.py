@@ -7,11 +7,12 @@ from functools import partial
 import pytest
 import torch
 
+from course_lib import launch
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
 from course_lib.lstm.memory import predict_memory
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import DDP, Accumulation, Single
-from course_lib.training import examples
+from course_lib.training import Settings, train_job
 from course_lib.training.measurement import measure_memory
 from course_lib.training.proof import same_as_one_process
 from tests.strategies.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, text_batches
@@ -28,8 +29,9 @@ def model():
 
 
 def test_the_adding_problem_is_learned_on_the_gpu():
-    for bfloat16 in (False, True):
-        assert examples.adding(updates=300, bfloat16=bfloat16)["error"] < 0.05
+    for precision in ("fp32", "bf16"):
+        run = launch(train_job, Settings(updates=300, layers=1, precision=precision), ranks=1)
+        assert run[0]["loss"] < 0.05
 
 
 def test_cudnn_gives_the_cpus_loss_and_gradient():

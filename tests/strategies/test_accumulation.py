@@ -14,7 +14,6 @@ from course_lib.data import Batch, Corpus, Streams, pad
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import DDP, Accumulation
-from course_lib.training import examples
 from course_lib.training.proof import prove_all, same_as_one_process
 
 adam = partial(torch.optim.Adam, lr=0.01)
@@ -195,13 +194,3 @@ def test_two_published_hooks_are_found_out(strategy, right):
 def test_less_than_one_micro_batch_gets_a_sentence():
     with pytest.raises(ValueError, match="micro_batches=0: a share is cut into at least one"):
         Accumulation(plain(), adam, cross_entropy, micro_batches=0)
-
-
-@pytest.mark.slow  # its lesson runs it, too
-def test_the_lessons_job_accumulates():
-    run = launch(examples.adding, strategy="accumulation", micro_batches=4, updates=15, hidden=16, ranks=2)
-    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
-    with pytest.raises(ValueError, match="strategy=single has no option micro_batches"):
-        examples.adding(strategy="single", micro_batches=4)
-    with pytest.raises(ValueError, match="strategy=accumulation needs micro_batches: give it as micro_batches=4"):
-        examples.sentences(strategy="accumulation")

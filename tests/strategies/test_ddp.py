@@ -13,7 +13,6 @@ from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.meter import meter
 from course_lib.planning import Link, paced_network
 from course_lib.strategies import DDP, TracedDDP
-from course_lib.training import examples
 from course_lib.training.proof import same_as_one_process
 
 adam = partial(torch.optim.Adam, lr=0.01)
@@ -96,19 +95,6 @@ def test_each_rank_carries_the_state_of_its_own_streams():
     assert same_as_one_process(
         DDP, ranks=2, model=text_model, batches=windows, optimizer=adam, loss=cross_entropy, carry_state=True
     )
-
-
-@pytest.mark.slow  # its lesson runs it, too
-def test_the_lessons_job_gives_every_rank_the_same_model():
-    run = launch(examples.adding, strategy="ddp", updates=15, hidden=16, ranks=2)
-    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
-
-
-def test_a_job_with_an_unknown_strategy_gets_a_sentence():
-    with pytest.raises(ValueError, match="choose single, ddp"):
-        examples.adding(strategy="magic")
-    with pytest.raises(ValueError, match="has no option autocast: it takes bucket_cap_mb, carry_state, clip"):
-        examples.adding(strategy="ddp", autocast=True)
 
 
 class MeanOfMeans(DDP):

@@ -14,7 +14,6 @@ from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.strategies import Hybrid
 from course_lib.strategies.mesh import mesh_of
-from course_lib.training import examples
 from tests.strategies.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 
 MESHES = [(2, 2), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((3, 2), (2, 3), (4, 2)))]
@@ -93,12 +92,6 @@ def test_replicas_that_do_not_meet_are_found_out():
 def test_a_mesh_that_does_not_fill_the_ranks_gets_a_sentence(replicas):
     with pytest.raises(Exception, match=rf"replicas={replicas} on 4 ranks: .* choose one of \[1, 2, 4\]"):
         launch(lambda: mesh_of(replicas), ranks=4)
-
-
-@pytest.mark.slow  # its lesson runs it, too
-def test_the_lessons_job_runs_on_a_mesh():
-    run = launch(examples.adding, strategy="hybrid", replicas=2, updates=8, hidden=16, layers=2, ranks=4)
-    assert run[0]["error"] == pytest.approx(run[3]["error"], abs=1e-7)
 
 
 def groups_of(inside: str) -> tuple[list[int], list[int]]:

@@ -15,7 +15,6 @@ from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement, analytic_costs, balanced, equal_count, round_robin
 from course_lib.strategies import ModelParallel
 from course_lib.strategies.model_parallel import segments_of
-from course_lib.training import examples
 from tests.strategies.test_accumulation import UNEVEN, UNIFORM, VOCABULARY, adam, prove, text_batches, tied
 
 UPDATES, BLOCKS = 3, 5
@@ -183,13 +182,6 @@ def test_a_placement_that_does_not_fit_gets_a_sentence():
     ):
         with pytest.raises(RankFailed, match=sentence):
             prove(ModelParallel, ranks=2, model=model, batches=batches(), placement=placement)
-
-
-@pytest.mark.slow
-def test_the_lessons_job_is_cut_over_ranks():
-    run = launch(examples.adding, strategy="model", updates=15, hidden=16, layers=2, ranks=2)
-    alone = examples.adding(updates=15, hidden=16, layers=2)
-    assert run[0]["error"] == run[1]["error"] == pytest.approx(alone["error"], abs=1e-4)
 
 
 def test_memory_bars_name_what_is_above_the_budget():

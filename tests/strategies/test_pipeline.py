@@ -18,7 +18,6 @@ from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import SCHEDULES, gpipe, one_f_one_b
 from course_lib.planning.simulation import ActionCosts, measured
 from course_lib.strategies import Pipeline
-from course_lib.training import examples
 from course_lib.training.proof import prove_all, same_as_one_process
 
 adam = partial(torch.optim.Adam, lr=0.01)
@@ -209,9 +208,3 @@ def test_a_weight_that_two_stages_use_gets_a_sentence():
 def test_a_placement_that_is_not_in_order_gets_a_sentence():
     with pytest.raises(Exception, match="is not one part per stage"):
         launch(lambda: Pipeline(model(), adam, cross_entropy, placement=round_robin(4, 2)), ranks=2)
-
-
-@pytest.mark.slow  # its lesson runs it, too
-def test_the_lessons_job_runs_as_a_pipeline():
-    run = launch(examples.adding, strategy="pipeline", micro_batches=4, updates=10, hidden=16, layers=2, ranks=2)
-    assert run[0]["error"] == pytest.approx(run[1]["error"], abs=1e-7)
