@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
-from course_lib.launchers.live import rank as on_rank
+from course_lib.launchers.live import tasks
 from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
+from course_lib.launchers.live.team import RESTARTED
 from course_lib.launchers.process import pickling
 from tests.conftest import wait_until
 
@@ -31,15 +32,14 @@ def the_team():
 
 @pytest.fixture
 def team(the_team):
-    """The team, with `x` on every rank, which a test must not lose on the ranks that live."""
+    """The team, with `x` on every rank; it must be able to run another cell after the test."""
     the_team.run("import ctypes, os, signal, time; x = torch.ones(3); globals().pop('model', None)")
     yield the_team
-    lost = set(the_team.dead)
-    if lost:
-        the_team.restart()
     assert list(the_team.run(TOGETHER)) == [4, 4, 4, 4]
-    kept = [rank for rank in range(4) if rank not in lost]
-    assert all("x" in the_team.names[rank] for rank in kept)
+
+
+def keeps_x(team):
+    return all("x" in team.names.get(rank, ()) for rank in range(len(team)))
 
 
 def test_variables_stay_and_the_last_expression_comes_from_every_rank(team):
@@ -113,13 +113,7 @@ def test_names_that_are_missing_are_sent_along_and_the_output_says_so(team, caps
     assert team.run("step(rank) * rate", names=here)[3] == pytest.approx(0.4)
     assert capsys.readouterr().out == "[team] sent from the notebook: step, rate\n"
     team.run("step(rank) * rate", names=here)
-    team.run("step(rank) * rate", names={**here, "rate": float("0.1")})  # as when its cell runs again
-    assert capsys.readouterr().out == ""
-    assert team.run("step(rank) * rate", names={**here, "rate": 0.2})[3] == pytest.approx(0.4)
-    said = "[team] rate has changed here, but not on the ranks: team.push(rate=rate) sends it again\n"
-    assert capsys.readouterr().out == said
-    team.run("rate = 0.3", names=here)
-    team.run("rate", names={"rate": 0.7})
+    assert team.run("step(rank) * rate", names={**here, "rate": 0.2})[3] == pytest.approx(0.4)  # the ranks' own
     assert capsys.readouterr().out == ""
 
 
@@ -236,9 +230,11 @@ def test_a_fault_is_named_as_by_launch_and_the_team_lives_on(team, name):
     with pytest.raises(kind) as caught:
         team.run(code, timeout=None)
     assert says in str(caught.value)
-    if team.dead:
-        assert "has ended, and its variables are lost; ranks " in str(caught.value)
-        assert "team.restart() starts it again" in str(caught.value)
+    died = kind is RankDied or name == "a message that does not fit"  # there, gloo aborts the receiver
+    assert keeps_x(team) == (not died)
+    if died:
+        assert str(caught.value).endswith(RESTARTED)
+        assert ("before the cell ended" in str(caught.value)) == (kind is RankDied)
     else:
         remade = "The process group was aborted and recreated; all variables are kept" in str(caught.value)
         assert remade == (name != "another dtype")  # as many bytes, so that nobody waits
@@ -260,7 +256,7 @@ def test_a_rank_that_does_not_come_is_named_after_the_timeout(team, name):
         team.run(STUCK[name], timeout=2)
     assert caught.value.odd == (3,)
     assert "not finished after 2 s; rank 3 is the odd one out" in str(caught.value)
-    assert team.dead == ({3} if name == "C holds the lock" else set())  # no signal reaches it there
+    assert keeps_x(team) == (name != "C holds the lock")  # no signal reaches it there
 
 
 @slow
@@ -270,7 +266,7 @@ def test_a_rank_that_is_stopped_between_collectives_is_kept(team, call):
     for _ in range(5):
         with pytest.raises(RanksStuck, match="rank 3 is the odd one out"):
             team.run(f"{stop}while True: {call}", timeout=1)
-        assert team.dead == set()
+        assert keeps_x(team)
 
 
 def test_ranks_that_do_not_run_a_cell_cannot_be_waited_for(team):
@@ -284,16 +280,10 @@ def test_a_message_can_cross_two_cells(team):
     team.run("work.wait()", 0)
 
 
-def test_a_rank_that_died_is_missed_by_name_until_it_is_started_again(team):
-    team.run("kept = rank")
-    with pytest.raises(RankDied):
+def test_after_the_death_of_a_rank_all_ranks_are_new(team):
+    with pytest.raises(RankDied, match=r"rank 2 ended with exit code 1 before the cell ended(?s:.*)All ranks were res"):
         team.run("rank == 2 and os._exit(1)")
-    with pytest.raises(LaunchError, match=r"Rank 2 has ended(?s:.*)this needs it"):
-        team.run("kept")
-    assert repr(team).startswith("Team of 4 ranks; rank 2 has ended: team.restart()")
-    assert team.run("kept", [0, 1, 3]).texts == {0: "0", 1: "1", 3: "3"}
-    team.restart()
-    assert list(team.run("x = rank; 'kept' in globals()")) == [True, True, False, True]
+    assert list(team.run("'x' in globals()")) == [False] * 4
 
 
 def dies_on_rank_1(rank, *_):
@@ -301,38 +291,31 @@ def dies_on_rank_1(rank, *_):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_missed_by_name(team, monkeypatch):
+def test_a_rank_that_dies_while_the_others_come_back_from_a_fault_is_replaced(team, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(on_rank, "report_names", dies_on_rank_1)
-        with pytest.raises(RankFailed, match="Rank 1 has ended") as caught:
+        patch.setattr(tasks, "report_names", dies_on_rank_1)
+        with pytest.raises(RankFailed, match=r"rank 0 raised ValueError(?s:.*)All ranks were restarted"):
             team.run("if rank == 0: raise ValueError('no data')")
-    assert "rank 0 raised ValueError" in str(caught.value)
-    assert team.dead == {1}
-    with pytest.raises(LaunchError, match="Rank 1 has ended, and its variables are lost"):
-        team.run("1")
-
-
-def test_a_rank_that_dies_at_the_end_of_a_restart_is_missed_by_name(team, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(on_rank, "report_names", dies_on_rank_1)
-        with pytest.raises(RankDied):
-            team.restart(1)
-    assert team.dead == {1}
 
 
 def test_a_rank_that_dies_between_cells_is_noticed(team):
     victim = team.run("os.getpid()", 1)[1]
     os.kill(victim, signal.SIGKILL)
     assert wait_until(lambda: not Path(f"/proc/{victim}/exe").exists())
-    with pytest.raises((LaunchError, RankDied), match="ank 1 "):
+    with pytest.raises(LaunchError, match=r"ank 1 (?s:.*)All ranks were restarted, so their variables are lost"):
         team.run("rank")
-    assert team.dead == {1}
 
 
-def test_a_restart_of_one_rank_takes_its_variables_alone(team):
-    team.run("kept = rank")
-    team.restart(2)
-    assert list(team.run("x = rank; 'kept' in globals()")) == [True, True, False, True]
+def test_a_rank_that_dies_after_its_cell_is_noticed_by_the_next_one(team):
+    team.run("import threading\nif rank == 1: threading.Timer(0.2, os._exit, (3,)).start()")
+    team.run("time.sleep(1.5)", [0])
+    with pytest.raises(LaunchError, match=r"rank 1 ended after the last cell\. All ranks were restarted"):
+        team.run("rank")
+
+
+def test_a_restart_takes_the_variables(team):
+    team.restart()
+    assert list(team.run("'x' in globals()")) == [False] * 4
 
 
 def test_a_wrapper_of_an_aborted_group_says_that_it_must_be_made_again(team):

@@ -1,4 +1,4 @@
-"""`%%ranks` in a real kernel: cells, their own lines, completion, interrupts, and what a kernel leaves behind."""
+"""`%%ranks` in a real kernel: cells, their own lines, interrupts, and what a kernel leaves behind."""
 
 from __future__ import annotations
 
@@ -84,24 +84,6 @@ def test_the_notebooks_values_are_sent_along(notebook):
     cell = notebook.run("%%ranks\nnp.float64(rank) * twice.by")
     assert cell.text == "[team] sent from the notebook: np, twice\n"
     assert cell.result == "rank 0  np.float64(0.0)\nrank 1  np.float64(2.0)"
-
-
-def test_completion_and_questions_look_on_rank_0(notebook):
-    notebook.run("%config IPCompleter.use_jedi = False\nteam.run('model = torch.nn.Linear(3, 2)')")
-    code = "%%ranks\nmodel.in_feat"
-    reply = notebook.client.complete(code, len(code), reply=True, timeout=PATIENCE)["content"]
-    assert "model.in_features" in reply["matches"] or "in_features" in reply["matches"]
-    code = "%%ranks\nmod"
-    reply = notebook.client.complete(code, len(code), reply=True, timeout=PATIENCE)["content"]
-    assert "model" in reply["matches"]
-    code = "%%ranks\nmodel.weight.share_mem"
-    reply = notebook.client.complete(code, len(code), reply=True, timeout=PATIENCE)["content"]
-    assert reply["matches"] == ["model.weight.share_memory_"]
-    told = notebook.client.inspect("model", 3, reply=True, timeout=PATIENCE)["content"]
-    assert told["found"]
-    assert "Linear (on rank 0)" in told["data"]["text/plain"]
-    assert "Type:      Linear (on rank 0)" in notebook.run("%%ranks\nmodel?").text
-    assert "Type:      Linear (on rank 1)" in notebook.run("%%rank 1\nmodel?").text
 
 
 WAITS = "%%ranks\nprint('here', flush=True) if rank == 1 else None\n"

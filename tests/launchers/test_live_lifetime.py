@@ -12,7 +12,8 @@ import pytest
 from course_lib import LaunchError, ranks
 from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.live.listening import TaskListener
+from course_lib.launchers.live.recovery import leave_task
+from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.messages import LOCATE, Interrupt, Located, Raised
 from course_lib.launchers.process.patience import descendants
 from tests.conftest import PATIENCE, wait_until
@@ -39,8 +40,7 @@ def test_the_process_group_is_not_aborted_before_every_rank_was_interrupted_and_
         def recv(self):
             return self.waiting.pop(0)
 
-    listener = TaskListener(Supervisor(), 2, None, 1, [0, 1], [])
-    listener.end_task()
+    assert not leave_task(Listener(Supervisor(), 2, None, task=1))
     assert Supervisor.orders == [Interrupt(abort=False), LOCATE, Interrupt(abort=True)]
 
 
@@ -94,9 +94,7 @@ def test_many_cells_of_which_one_in_five_fails_leave_no_growth(cells):
                     team.run(code, timeout=1)
                 except LaunchError:
                     failed += 1
-                if team.dead:
-                    team.restart()
-                    team.run("import ctypes, os, signal, time; x = torch.ones(3)")
+                team.run("import ctypes, os, signal, time; x = torch.ones(3)")
             else:
                 assert list(team.run(f"dist.all_reduce(torch.ones(9)); {number}")) == [number, number]
             if number % 5 == 4:

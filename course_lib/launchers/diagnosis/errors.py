@@ -89,11 +89,13 @@ class CollectivesDiffer(LaunchError):
 
 
 class RankDied(LaunchError):
-    """A rank's process ended before its function returned. `exitcode` is negative for a signal."""
+    """A rank's process ended before its function, or the cell, had ended. `exitcode` is negative for a signal."""
 
-    def __init__(self, *, rank: int, exitcode: int, stack: Sequence[Frame] = ()) -> None:
+    def __init__(
+        self, *, rank: int, exitcode: int, stack: Sequence[Frame] = (), before: str = "its function returned"
+    ) -> None:
         self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
-        text = f"rank {rank} {self._ending(exitcode)} before its function returned"
+        text = f"rank {rank} {self._ending(exitcode)} before {before}"
         if stack:
             text += "\n\n" + describe_stack(stack)
         super().__init__(text)

@@ -17,7 +17,7 @@ from course_lib.launchers import private_doors
 
 ENTRY_POINTS = (
     "course_lib/launchers/process/rank.py",
-    "course_lib/launchers/live/rank.py",
+    "course_lib/launchers/live/tasks.py",
     "course_lib/launchers/live/cell.py",
     "course_lib/launchers/torchrun.py",
 )

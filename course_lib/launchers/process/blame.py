@@ -48,8 +48,12 @@ def verdict(
     died: Sequence[Died],
     located: Mapping[int, Where],
     disagreement: Difference | None = None,
+    before: str = "its function returned",
 ) -> LaunchError:
-    """Return the error that explains the failure. `disagreement` is the first collective on which ranks differed."""
+    """Return the error that explains the failure. `disagreement` is the first collective on which ranks differed.
+
+    `before` says what was unfinished if a rank died.
+    """
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
     if disagreement:  # anything a rank raised after that is a consequence of wrong numbers
         return _collectives_differ(disagreement, raised, died, located)
@@ -57,7 +61,7 @@ def verdict(
     if first and not any(report.at < first.at for report in causes):  # otherwise its death is a consequence
         last = located.get(first.rank)
         stack = first.stack or ([last.frame] if last and last.frame else [])
-        return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack)
+        return RankDied(rank=first.rank, exitcode=first.exitcode, stack=stack, before=before)
     witnesses = [report for report in raised if NAMES_THE_MISSING.search(report.text)]
     return _rank_failed(causes or witnesses or raised)
 

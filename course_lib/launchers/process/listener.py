@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn
 
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.deadlock import Deadlock, Difference, awaited_ranks, find_deadlock, first_difference
@@ -38,6 +38,7 @@ GRACE = 0.3  # how long to wait for the other ranks' reports after the first fau
 ANSWERS_WITHIN = 2.0
 QUIET = 5.0  # seconds without output after which we show where the ranks are
 LOOK_EVERY = 1.0
+REPORTS = (messages.Returned, messages.Raised, messages.Located)
 SUPERVISOR_IS_GONE = (
     "the process that supervises the ranks was killed before they ended. If you didn't kill it, this machine probably "
     "ran out of memory: launch fewer ranks, or run `course doctor`"
@@ -45,7 +46,10 @@ SUPERVISOR_IS_GONE = (
 
 
 class Listener:
-    """Listens to one launch until it has returned or failed."""
+    """Listens to one launch, or to one task of live ranks, until it has returned or failed.
+
+    `task` is the number of a live task, whose ranks have started long ago; `idle` are the ranks that don't run it.
+    """
 
     def __init__(
         self,
@@ -56,43 +60,37 @@ class Listener:
         clock: Callable[[], Deadline] | None = None,
         start_within: float = START_WITHIN,
         grace: float = GRACE,
+        task: int = 0,
+        idle: Collection[int] = (),
     ) -> None:
         self.supervisor, self.ranks, self.timeout = supervisor, ranks, timeout
         self.clock = clock or (lambda: WallTime(timeout))  # called when all ranks have started
         self.start_within, self.grace = start_within, grace
-        self.started: set[int] = set()
+        self.task, self.idle = task, set(idle)
+        self.started: set[int] = set(range(ranks)) if task else set()
         self.returned: dict[int, messages.Returned] = {}
         self.raised: list[messages.Raised] = []
-        self.died: list[messages.Died] = []
+        self.died: list[messages.Died] = []  # before they returned or raised
+        self.ended: set[int] = set()  # all ranks whose process has ended
         self.located: dict[int, Where] = {}
         self.records: dict[int, Record] = {}
         self.disagreement: Difference | None = None
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # what went wrong in the supervisor
-        self.timed_out: str = ""  # the limit that was used up, if the launch timed out
         self.started_at = time.monotonic()
         self.look_at = float("inf")  # when to ask the ranks where they are, if none of them prints anything
         self.unanswered: set[int] = set()  # ranks that were asked and have not answered
-        self.idle: set[int] = set()  # live ranks that do not run this cell
         self.live = LiveLine()
         self.output = Output(self.live)
 
     def result(self) -> Run:
         """Return the finished run, or raise what went wrong, with the output so far attached."""
-        with stop.request.passed_on(lambda reason: self._send(messages.Stop(reason))):
-            return self._result()
-
-    def _result(self) -> Run:
         try:
-            self._listen(WallTime(self.start_within), until=lambda: len(self.started) == self.ranks or self._faulty())
-            self._listen_to_the_end()
-            if self._faulty():
-                self._listen(WallTime(self.grace), until=lambda: not self.busy())
-                self._ask_where()
-                raise self._verdict()
-            if len(self.returned) < self.ranks:
-                raise self._stuck()
-            self._dismiss()
+            with stop.request.passed_on(lambda reason: self.send(messages.Stop(reason))):
+                self.wait_for_start()
+                self._wait_for_returns()
+            if not self.task:
+                self.send(messages.DISMISS)
             return self._run()
         except KeyboardInterrupt:
             raise self._interrupted() from None
@@ -104,8 +102,17 @@ class Listener:
         finally:
             self.output.finish()
 
-    def _listen_to_the_end(self) -> None:
-        """Listen until all ranks have returned, something is wrong, or time is up.
+    def wait_for_start(self) -> None:
+        """Wait until all ranks have joined the process group. Raises if one cannot."""
+        deadline = WallTime(self.start_within)
+        self.listen(deadline, until=lambda: len(self.started) == self.ranks or self._failed())
+        if self._failed():
+            self._raise_fault()
+        if missing := sorted(set(range(self.ranks)) - self.started):
+            raise LaunchError(f"ranks {missing} did not start within {self.start_within:g} s; run `course doctor`")
+
+    def _wait_for_returns(self) -> None:
+        """Listen until all ranks have returned. Raises if something is wrong, or time is up.
 
         We report a deadlock only if it still holds after asking every rank again: an old report may be out of date,
         and in a run with thousands of collectives, the first ones drop out of a rank's record.
@@ -113,32 +120,46 @@ class Listener:
         deadline = self.clock()
         while True:
             self.look_at = time.monotonic() + QUIET
-            self.timed_out = self._listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            spent = self.listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
             if self.deadlock is None:
-                return
+                break
             self.deadlock = None
             self.records = {rank: report.record for rank, report in self.returned.items()}
-            self._ask_where()
+            self.ask_where()
             self.deadlock = find_deadlock(self.records, set(self.returned))
             if self._faulty():
-                return
+                break
+        if self._faulty():
+            self._raise_fault()
+        if len(self.returned) < self.ranks:
+            self.ask_where()
+            if self._faulty():  # the answers show a deadlock, or calls that differ
+                raise self._verdict()
+            states = self._states()
+            raise RanksStuck(where=states, spent=spent, odd=awaited_ranks(self.records, states))
 
-    def _dismiss(self) -> None:
-        """Dismiss the ranks, which have all returned."""
-        self._send(messages.DISMISS)
+    def _raise_fault(self) -> NoReturn:
+        """Raise what is wrong, after the other ranks had time to report what they know."""
+        self.listen(WallTime(self.grace), until=lambda: not self.busy())
+        self.ask_where()
+        raise self._verdict()
 
     def busy(self) -> set[int]:
         """Return the ranks that have not returned, raised or died."""
         failed = {report.rank for report in (*self.raised, *self.died)}
         return set(range(self.ranks)) - failed - self.returned.keys()
 
+    def _failed(self) -> bool:
+        return bool(self.raised or self.died or self.trouble)
+
     def _faulty(self) -> bool:
-        return bool(self.raised or self.died or self.disagreement or self.deadlock or self.trouble)
+        return self._failed() or bool(self.disagreement or self.deadlock)
 
     def _verdict(self) -> LaunchError:
         """Return why this launch failed. What the ranks report takes precedence over what the supervisor reports."""
         if self.raised or self.died or self.disagreement:
-            return verdict(self.raised, self.died, self.located, self.disagreement)
+            before = "the cell ended" if self.task else "its function returned"
+            return verdict(self.raised, self.died, self.located, self.disagreement, before)
         if self.deadlock:
             states = self._states()
             because = all_alike(states) or self.deadlock.describe(self.idle)
@@ -146,29 +167,25 @@ class Listener:
             return RanksStuck(where=states, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
-    def _listen(self, deadline: Deadline, until: Callable[[], bool]) -> str:
+    def listen(self, deadline: Deadline, until: Callable[[], bool]) -> str:
         """Process the ranks' reports. Returns the limit that was used up, if any; reports already sent still count."""
         while not until():
             limit = deadline.over()
-            if self.supervisor.poll(0 if limit else self._next_look_in(deadline)):
-                try:
+            wait = deadline.look_again_in()
+            if self.look_at < float("inf"):
+                look = max(0.0, self.look_at - time.monotonic())
+                wait = look if wait is None else min(look, wait)
+            try:
+                if self.supervisor.poll(0 if limit else wait):
                     self._handle(self.supervisor.recv())
-                except (EOFError, ConnectionError):
-                    self.trouble = self.trouble or SUPERVISOR_IS_GONE
-                    raise self._verdict() from None
-            elif limit:
-                return limit
-            elif time.monotonic() >= self.look_at:
-                self._look()
+                elif limit:
+                    return limit
+                elif time.monotonic() >= self.look_at:
+                    self._look()
+            except (EOFError, ConnectionError):
+                self.trouble = self.trouble or SUPERVISOR_IS_GONE
+                raise self._verdict() from None
         return ""
-
-    def _next_look_in(self, deadline: Deadline) -> float | None:
-        """Return the seconds until we must check the deadline or look where the ranks are."""
-        seconds = deadline.look_again_in()
-        if self.look_at == float("inf"):
-            return seconds
-        look = max(0.0, self.look_at - time.monotonic())
-        return look if seconds is None else min(look, seconds)
 
     def _look(self) -> None:
         """Ask the ranks where they are, for the live line, without signaling those that cannot answer."""
@@ -176,16 +193,17 @@ class Listener:
             self._show_where()
         self.unanswered = set(range(self.ranks)) - self.returned.keys()
         self.look_at = time.monotonic() + LOOK_EVERY
-        self._send(messages.LOOK)
+        self.send(messages.LOOK)
 
     def _show_where(self) -> None:
         """Show in one line where the ranks are."""
-        states = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
-        states |= dict.fromkeys(self.returned, Where("returned"))
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
+        states = self._states() | dict.fromkeys(self.returned, Where("returned"))
         self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {in_one_line(states)}")
 
     def _handle(self, message: Any) -> None:
+        if isinstance(message, REPORTS) and message.task not in (None, self.task):
+            return  # about an earlier task
         match message:
             case messages.Lines(rank, lines):
                 self._note_output()
@@ -202,6 +220,7 @@ class Listener:
             case messages.Raised():
                 self.raised.append(message)
             case messages.Died(rank):
+                self.ended.add(rank)
                 if rank not in self.returned and all(report.rank != rank for report in self.raised):
                     self.died.append(message)
             case messages.Located(rank, state):
@@ -212,43 +231,30 @@ class Listener:
                         self._show_where()
             case messages.SupervisorFailed(text):
                 self.trouble = text
-        if isinstance(message, (messages.Returned, messages.Raised, messages.Located)) and message.record:
-            self._compare(message.rank, message.record)
+        if isinstance(message, REPORTS) and message.record:
+            self.records[message.rank] = message.record
+            self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
+            self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
 
     def _note_output(self) -> None:
         if self.look_at < float("inf"):
             self.look_at = time.monotonic() + QUIET
             self.unanswered.clear()
 
-    def _compare(self, rank: int, record: Record) -> None:
-        """Compare a rank's record with the others'."""
-        self.records[rank] = record
-        self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
-        self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
-
-    def _ask_where(self) -> None:
-        """Ask every live rank where it is and which collectives it has called."""
+    def ask_where(self) -> None:
+        """Ask every rank that has not died where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
         self.look_at = float("inf")
-        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
+        self.listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
         self.unanswered = set()
         self.located = {rank: state for rank, state in self.located.items() if rank in dead}
-        self._send(messages.LOCATE)
-        self._listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
+        self.send(messages.LOCATE)
+        self.listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
-    def _send(self, order: Any) -> None:
+    def send(self, order: Any) -> None:
+        """Send an order to the ranks or their supervisor."""
         with contextlib.suppress(OSError):  # if the supervisor is gone, we find out when we listen
             self.supervisor.send(order)
-
-    def _stuck(self) -> LaunchError:
-        if len(self.started) < self.ranks:
-            missing = sorted(set(range(self.ranks)) - self.started)
-            return LaunchError(f"ranks {missing} did not start within {self.start_within:g} s; run `course doctor`")
-        self._ask_where()
-        if self._faulty():
-            return self._verdict()
-        states = self._states()
-        return RanksStuck(where=states, spent=self.timed_out, odd=awaited_ranks(self.records, states))
 
     def _interrupted(self) -> Interrupted:
         """Return an `Interrupted` that says where the ranks were, which is what the user wants to know."""
@@ -256,18 +262,27 @@ class Listener:
         if len(self.started) < self.ranks:
             return Interrupted(f"{after}, while the ranks were starting")
         with contextlib.suppress(LaunchError, KeyboardInterrupt):
-            self._ask_where()
-        states = self._states() | dict.fromkeys(self.returned, Where("returned"))
-        return Interrupted(after, states)
+            self.ask_where()
+        states = dict.fromkeys(self.returned, Where("returned")) | dict.fromkeys(self.idle, Where("idle"))
+        then = "the cell was stopped on all ranks" if self.task else "all ranks were stopped"
+        return Interrupted(after, self._states() | states, then=then)
 
     def _states(self) -> dict[int, Where]:
         """Return where each rank is. A rank that does not answer counts as running."""
-        return {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
+        states = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
+        return states | dict.fromkeys(self.idle, Where("idle"))
 
     def _run(self) -> Run:
-        reports = [self.returned[rank] for rank in range(self.ranks)]
+        """Return the run. Ranks that are idle have a value, but no part in its times."""
+        values = []
+        for rank in range(self.ranks):
+            try:
+                values.append(pickling.unpack(self.returned[rank].value))
+            except Exception as error:
+                raise CannotSend(f"what rank {rank} returned cannot be read here: {error}") from error
+        reports = [self.returned[rank] for rank in range(self.ranks) if rank not in self.idle]
         seconds = max(report.ended for report in reports) - min(report.began for report in reports)
-        return run_of([_unpack(report) for report in reports], reports, seconds, self.output.lines)
+        return run_of(values, reports, seconds, self.output.lines)
 
 
 def run_of(
@@ -322,10 +337,3 @@ class Output:
             print(f"[launch] {hidden:,} more lines are in run.output (error.output if the launch failed)")
         if self._dropped:
             print(f"[launch] {self._dropped:,} lines were dropped: the limit is {MAX_OUTPUT_BYTES >> 20} MB of output")
-
-
-def _unpack(report: messages.Returned) -> Any:
-    try:
-        return pickling.unpack(report.value)
-    except Exception as error:
-        raise CannotSend(f"what rank {report.rank} returned cannot be read here: {error}") from error

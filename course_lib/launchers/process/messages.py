@@ -26,7 +26,6 @@ class LaunchSpec:
     framework: str = "torch"  # the one that the ranks connect through
     seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
     live: bool = False  # the call serves cells until the ranks are dismissed; it takes the rank's process and folder
-    generation: int = 0  # number of the process group that a rank joins first: live ranks create new ones
     idle: float | None = None  # seconds without a task after which live ranks are ended
     rendezvous: Rendezvous | None = None  # None: all ranks are on this machine and use a file
 
@@ -170,20 +169,6 @@ class Interrupt:
     """A request to live ranks to leave their task. With `abort`, a wait in the process group ends with an error."""
 
     abort: bool
-
-
-@dataclass(frozen=True)
-class Kill:
-    """An order to end these live ranks."""
-
-    ranks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Revive:
-    """An order to restart the live ranks that have ended, from this specification."""
-
-    spec: LaunchSpec
 
 
 LOCATE = "where are you?"

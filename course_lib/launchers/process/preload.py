@@ -19,7 +19,7 @@ from course_lib.launchers.process.folders import HURRY_FILE
 
 NEEDED = (
     *("torch", "torch.distributed", "torch.nn.parallel"),
-    *("course_lib.launchers.process.supervisor", "course_lib.launchers.live.rank"),
+    *("course_lib.launchers.process.supervisor", "course_lib.launchers.live.tasks"),
 )
 # torch imports `_dynamo` when a model is first wrapped or optimized; a rank that has to import our strategies itself
 # starts a tenth of a second later.

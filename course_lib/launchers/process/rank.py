@@ -70,7 +70,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
         pickling.send_cells_to_workers()
         if spec.live:
             serve, _, _ = pickling.unpack(spec.call)
-            rank_process.log.start_over(spec.generation)
+            rank_process.log.start_over(generation=0)
             serve(rank_process, folder)
         else:
             rank_process.run(spec.call, profile=spec.profile, skew=skew)
@@ -83,7 +83,7 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
 def _join(rank: int, spec: LaunchSpec, folder: str) -> tuple[Store, float | None]:
     """Join the other ranks. Returns the store used for the rendezvous, and how long a rank waits for a peer."""
     if spec.rendezvous is None:
-        file = store_file(folder, spec.generation)
+        file = store_file(folder, generation=0)
         return join_process_group(rank, spec.ranks, store_file=file, peer_timeout=A_DAY), A_DAY
     peer_timeout = spec.rendezvous.peer_timeout
     return join_process_group(rank, spec.ranks, peer_timeout=peer_timeout), peer_timeout

@@ -88,10 +88,3 @@ class RankHandle:
         if self.death is not None:
             os.close(self.death)
             self.death = None
-
-    def close(self) -> None:
-        """Reap the process and close our ends of its pipes, because a new one takes its place."""
-        self.reap()
-        self.process.close()
-        for pipe in (self.control, *(reader.pipe for reader in self.readers)):
-            pipe.close()

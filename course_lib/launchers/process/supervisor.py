@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -29,13 +28,11 @@ from course_lib.launchers.process.messages import (
     LOOK,
     Died,
     Interrupt,
-    Kill,
     LaunchSpec,
     Lines,
     Located,
     Raised,
     Returned,
-    Revive,
     SupervisorFailed,
     Task,
     Unfinished,
@@ -64,7 +61,7 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
             try:
                 _start(team, spec, folder, start_method)
                 sweep_temporary_folders()
-                _serve(team, link, Idleness(spec.idle), lambda spec: _revive(team, spec, folder, start_method))
+                _serve(team, link, Idleness(spec.idle))
             finally:
                 _end(team)
     except HungUp:
@@ -112,20 +109,10 @@ def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: 
     # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
     for rank in spec.here:
-        if any(member.rank == rank for member in team):
-            continue
         try:
             team.append(RankHandle(rank, spec, folder, context))
         except (OSError, MemoryError) as error:
             raise CannotStart(f"rank {rank} of {spec.ranks} could not be started: {explain_failure(error)}") from error
-
-
-def _revive(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
-    """Restart the ranks that have ended."""
-    for member in [member for member in team if not member.alive]:
-        member.close()
-        team.remove(member)
-    _start(team, spec, folder, start_method)
 
 
 class Idleness:
@@ -146,9 +133,7 @@ class Idleness:
         return self.limit is not None and not self._busy and time.monotonic() - self._since > self.limit
 
 
-def _serve(
-    team: list[RankHandle], notebook: NotebookLink, idle: Idleness, revive: Callable[[LaunchSpec], None]
-) -> None:
+def _serve(team: list[RankHandle], notebook: NotebookLink, idle: Idleness) -> None:
     """Forward messages in both directions until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
     unfinished_lines = UnfinishedLines()
@@ -169,12 +154,6 @@ def _serve(
                 _send_to_all(team, LOCATE)
             elif order == DISMISS:
                 return _dismiss(team)
-            elif isinstance(order, Revive):
-                revive(order.spec)
-            elif isinstance(order, Kill):
-                for member in team:
-                    if member.rank in order.ranks:
-                        member.kill()
             else:
                 if isinstance(order, Interrupt):
                     _wake_stopped(team)

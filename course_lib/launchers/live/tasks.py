@@ -7,11 +7,9 @@ main thread SIGINT, like Ctrl-C, and it can cut the connections of the process g
 from __future__ import annotations
 
 import contextlib
-import inspect
 import linecache
 import os
 import queue
-import rlcompleter
 import signal
 import socket
 import sys
@@ -144,33 +142,6 @@ def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
 
 def report_names(rank: LiveRank, ranks: Sequence[int]) -> None:
     """Do no work: every task reports the names on its rank anyway."""
-
-
-def complete(rank: LiveRank, ranks: Sequence[int], text: str) -> list[str]:
-    """Return the completions of `text`, a name or a path of attributes, on rank 0."""
-    if rank.process.rank not in ranks:
-        return []
-    completer = rlcompleter.Completer(rank.names)
-    matches = completer.attr_matches(text) if "." in text else completer.global_matches(text)
-    return sorted({match.rstrip("() ") for match in matches})
-
-
-def describe(rank: LiveRank, ranks: Sequence[int], name: str) -> str:
-    """Return what `name?` shows for a name, or a path of attributes: signature, type, value and docstring."""
-    if rank.process.rank not in ranks:
-        return ""
-    first, *path = name.split(".")
-    if first not in rank.names:
-        return ""
-    value = rank.names[first]
-    for attribute in path:
-        value = getattr(value, attribute)
-    lines = [f"Type:      {type(value).__name__} (on rank {rank.process.rank})"]
-    with contextlib.suppress(TypeError, ValueError):
-        lines.insert(0, f"Signature: {name}{inspect.signature(value)}")
-    if not callable(value):
-        lines.append(f"Value:     {cell.show(value).text}")
-    return "\n".join([*lines, f"Docstring: {inspect.getdoc(value) or 'none'}"])
 
 
 def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
