@@ -30,7 +30,6 @@ from course_lib.checks.report import Report
 from course_lib.cli.arguments import Parser
 from course_lib.doctor import health
 from course_lib.doctor.health import RankHealth
-from course_lib.doctor.measuring import DeviceRates
 from course_lib.grading import grader
 from course_lib.lab import desk
 from course_lib.launchers import torchrun
@@ -193,8 +192,8 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(desk, "course_folder", lambda: tmp_path / "in")  # a small one
     monkeypatch.setenv("HOME", str(tmp_path / "folder"))
     monkeypatch.setattr(lab.os, "chdir", lambda _: None)
-    monkeypatch.setattr(doctor, "examine", doctor.Report)
-    monkeypatch.setattr(doctor.Report, "__str__", lambda _: "")
+    monkeypatch.setattr(doctor, "examine", doctor.MachineReport)
+    monkeypatch.setattr(doctor.MachineReport, "__str__", lambda _: "")
     monkeypatch.setattr("course_lib.checks.check", lambda number, _: Report(exercises()[number]))
     monkeypatch.setattr(cli, "make_parser", cache(cli.make_parser))
     monkeypatch.setattr(grader, "Grader", StubOfGrader)
@@ -212,7 +211,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-MEASURED = RankHealth(0, DeviceRates("host", "CPU", 1, 1.0, 1.0), 0.0, [], [], False)
+MEASURED = RankHealth("host", "CPU", False, 1.0, 1.0, {}, [], False)
 CELL = "def average_gradients(model):\n    pass\n"
 
 

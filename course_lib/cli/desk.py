@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -100,13 +99,10 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
         "doctor",
         help="show what this machine has and what will work on it; with --ranks, which rank is slow",
         description="Show what this machine has, what will work on it, and what to do about the rest. With --ranks, "
-        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, an all-reduce against "
-        "its prediction, reads of your data and the machines' clocks, and report which rank is slow. If one is, the "
-        "exit status is 1.",
+        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, and an all-reduce "
+        "against its prediction, and report which rank is slow. If one is, the exit status is 1.",
     )
     option(doctor, "--ranks", "how many to measure (under torchrun, set by torchrun)", types.ranks)
-    data = "time each rank reading its part of these files, twice"
-    option(doctor, "--data", data, metavar="FILE|FOLDER")
     option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
     add_cluster_options(doctor)
     doctor.set_defaults(run=_doctor)
@@ -115,9 +111,8 @@ def _add_doctor(commands: argparse._SubParsersAction) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     if options.ranks or options.slurm or started_by_torchrun():
         return _examine_ranks(options)
-    for name in ("data", "out"):
-        if getattr(options, name) is not None:
-            raise BadUsage(f"--{name} is for a measurement of ranks; add --ranks N")
+    if options.out is not None:
+        raise BadUsage("--out is for a measurement of ranks; add --ranks N")
     place_of(options)  # raises BadUsage for cluster options
     return _examine_machine()
 
@@ -137,19 +132,15 @@ def _examine_ranks(options: argparse.Namespace) -> int:
     try:
         choose_backend(options)
         place = place_of(options)
-        if options.data is not None and not place:
-            _check_data(options.data)
         if not under_torchrun and not place:
             warm_up()  # the ranks' server imports torch while this process does
         with exiting_on_interrupt():
             from course_lib.doctor import health
-            from course_lib.doctor.health import complaints, health_text
 
-        plan = health.Plan(data=options.data)
         if under_torchrun:
-            measured = health.examine_as_rank(plan, options.peer_timeout)
+            measured = health.examine_as_rank(options.peer_timeout)
         else:
-            measured = health.examine_ranks(plan, place.ranks if place else options.ranks, on=place)
+            measured = health.examine_ranks(place.ranks if place else options.ranks, on=place)
     except BadPlace as error:
         return complain(error, status=2) if prints else 2
     except LaunchError as error:
@@ -158,18 +149,10 @@ def _examine_ranks(options: argparse.Namespace) -> int:
         return interrupted("; all ranks have been stopped") if prints else 130
     if measured is None:
         return 0
-    print(health_text(measured))
+    print(health.health_text(measured))
     if options.out is not None:
         from course_lib import pictures
 
         links = {pair: times.link for pair, times in measured.links.items()}
         pictures.link_matrix(links, len(measured.ranks)).save(options.out)
-    return 1 if complaints(measured) else 0
-
-
-def _check_data(path: str) -> None:
-    """Raise `BadUsage` now, before ranks start, if no rank on this machine could read the data."""
-    if not os.path.isdir(path) and not os.path.isfile(path):
-        raise BadUsage(f"--data {path}: there is no such file or folder; give the one that the ranks will read")
-    if not os.access(path, os.R_OK):
-        raise BadUsage(f"--data {path}: you have no permission to read it; give another one, or change its permissions")
+    return 1 if health.slow_ranks(measured) else 0

@@ -18,11 +18,11 @@ from course_lib.launchers import LaunchError, launch
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.local import start_method
 
-__all__ = ["Finding", "Report", "examine"]
+__all__ = ["Fact", "MachineReport", "examine"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Fact:
     """One line of the report. `advice` says what to do; `fatal` means that the course cannot run here."""
 
     name: str
@@ -36,10 +36,10 @@ class Finding:
 
 
 @dataclass
-class Report:
+class MachineReport:
     """All findings, in order."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Fact] = field(default_factory=list)
 
     @property
     def course_can_run(self) -> bool:
@@ -50,7 +50,7 @@ class Report:
         return "\n".join([*lines_of(self.findings), "", conclusion])
 
 
-def lines_of(findings: Sequence[Finding]) -> list[str]:
+def lines_of(findings: Sequence[Fact]) -> list[str]:
     """Return the findings as lines of a table, with each piece of advice on a separate line."""
     width = max((len(finding.name) for finding in findings), default=0)
     lines = []
@@ -65,9 +65,9 @@ MIN_PYTHON = (3, 10)
 BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its buffers
 
 
-def examine() -> Report:
+def examine() -> MachineReport:
     """Examine this machine. If the course can run, finish with a real launch."""
-    report = Report([_python(), _torch()])
+    report = MachineReport([_python(), _torch()])
     if report.course_can_run:
         report.findings.append(_distributed())
     report.findings += [_cores(), _memory(), _jupyter()]
@@ -76,124 +76,124 @@ def examine() -> Report:
     return report
 
 
-def _python() -> Finding:
+def _python() -> Fact:
     oldest = ".".join(map(str, MIN_PYTHON))
     too_old = sys.version_info[:2] < MIN_PYTHON
     advice = f"install Python {oldest} or newer" if too_old else ""
     value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Finding("Python", value, advice, too_old)
+    return Fact("Python", value, advice, too_old)
 
 
-def _torch() -> Finding:
+def _torch() -> Fact:
     oldest = ".".join(map(str, flight_recorder.FIRST_VERSION))
     installed = _version("torch")
     if installed is None:
-        return Finding("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
+        return Fact("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
     if tuple(int(part) for part in installed.split(".")[:2]) < flight_recorder.FIRST_VERSION:
         advice = f"the course needs {oldest} or newer: pip install --upgrade torch"
-        return Finding("PyTorch", installed, advice, fatal=True)
-    return Finding("PyTorch", installed)
+        return Fact("PyTorch", installed, advice, fatal=True)
+    return Fact("PyTorch", installed)
 
 
-def _distributed() -> Finding:
+def _distributed() -> Fact:
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
         advice = "this PyTorch was built without gloo: install the one from PyPI or conda-forge"
-        return Finding("collectives", "missing", advice, fatal=True)
+        return Fact("collectives", "missing", advice, fatal=True)
     backends = " and ".join(["gloo"] + (["NCCL"] if dist.is_nccl_available() else []))
     if not flight_recorder.can_be_read():
-        return Finding("collectives", backends, flight_recorder.ADVICE)
-    return Finding("collectives", backends)
+        return Fact("collectives", backends, flight_recorder.ADVICE)
+    return Fact("collectives", backends)
 
 
-def _cores() -> Finding:
+def _cores() -> Fact:
     cores = machine.cores()
     advice = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
-    return Finding("cores", str(cores), advice)
+    return Fact("cores", str(cores), advice)
 
 
-def _memory() -> Finding:
+def _memory() -> Fact:
     total = machine.memory_bytes()
     if total is None:
-        return Finding("memory", "unknown")
+        return Fact("memory", "unknown")
     advice = "low: use at most 2 ranks" if total < 3 << 30 else ""
-    return Finding("memory", f"{total / 2**30:.1f} GiB", advice)
+    return Fact("memory", f"{total / 2**30:.1f} GiB", advice)
 
 
-def _jupyter() -> Finding:
+def _jupyter() -> Fact:
     lab, kernel = _version("jupyterlab"), _version("ipykernel")
     if lab and kernel:
-        return Finding("Jupyter", f"JupyterLab {lab}, kernel {kernel}")
+        return Fact("Jupyter", f"JupyterLab {lab}, kernel {kernel}")
     missing = "JupyterLab" if kernel else "the Python kernel" if lab else "JupyterLab and the Python kernel"
-    return Finding("Jupyter", f"{missing} missing", "run `pip install -e .` to open the notebooks; jobs run without it")
+    return Fact("Jupyter", f"{missing} missing", "run `pip install -e .` to open the notebooks; jobs run without it")
 
 
-def _gpus() -> Finding:
+def _gpus() -> Fact:
     import torch
 
     if not machine.gpus():
-        return Finding("GPUs", "none: every lesson runs on the CPU")
+        return Fact("GPUs", "none: every lesson runs on the CPU")
     if not torch.cuda.is_available():
         advice = "CUDA does not initialize: update the driver, or set CUDA_VISIBLE_DEVICES= (empty) to use the CPU"
-        return Finding("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
+        return Fact("GPUs", f"{machine.gpus()}, but this PyTorch cannot use them", advice)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return Finding("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
+    return Fact("GPUs", f"{len(names)} x {names[0]}" if len(set(names)) == 1 else ", ".join(names))
 
 
-def _nccl() -> list[Finding]:
-    """Report which NCCL is loaded, and whether ranks can share a GPU with it."""
+def _nccl() -> list[Fact]:
+    """MachineReport which NCCL is loaded, and whether ranks can share a GPU with it."""
     if not machine.gpus() or machine.nccl_version() == (0,):
         return []
     loaded = ".".join(map(str, machine.nccl_version()))
     if not (trouble := machine.why_not_nccl(machine.gpus() + 1)):
-        return [Finding("NCCL", f"{loaded}: ranks can share a GPU")]
+        return [Fact("NCCL", f"{loaded}: ranks can share a GPU")]
     how = f"`{machine.SHARING_COMMAND} course lab` changes that" if machine.SHARING_COMMAND in trouble else trouble
-    return [Finding("NCCL", f"{loaded}: one rank per GPU; {how}")]
+    return [Fact("NCCL", f"{loaded}: one rank per GPU; {how}")]
 
 
-def _ranks() -> Finding:
-    """Report how many ranks make sense here, and with which backend."""
+def _ranks() -> Fact:
+    """MachineReport how many ranks make sense here, and with which backend."""
     gpus = machine.gpus()
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
     if gpus:
         one_each = f"up to {gpus} with a GPU each (NCCL)" if gpus > 1 else "1 with the GPU to itself (NCCL)"
         backend = "gloo" if machine.why_not_nccl(gpus + 1) else "NCCL"
-        return Finding("ranks", f"{one_each}; more ranks share GPUs over {backend}: correct results, no speedup")
+        return Fact("ranks", f"{one_each}; more ranks share GPUs over {backend}: correct results, no speedup")
     cores = machine.cores()
     speed = f"up to {cores} run in parallel" if cores > 1 else "one at a time"
-    return Finding("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
+    return Fact("ranks", f"{speed}; up to {max(2, most)} in paced runs (gloo)")
 
 
-def _grading() -> Finding:
-    """Report how safely you could grade a class here; this matters only to instructors."""
+def _grading() -> Fact:
+    """MachineReport how safely you could grade a class here; this matters only to instructors."""
     from course_lib.grading.protection import protections
 
     all_protections = protections()
     sandbox = all_protections[0]
     if not sandbox.holds:
         advice = f"{sandbox.otherwise} before you grade; learners need no sandbox"
-        return Finding("grading", "no sandbox for submissions", advice)
+        return Fact("grading", "no sandbox for submissions", advice)
     holding = sum(protection.holds for protection in all_protections)
     value = f"{holding} of {len(all_protections)} protections hold; `course grade --explain` names them"
-    return Finding("grading", value)
+    return Fact("grading", value)
 
 
-def _trial() -> Finding:
+def _trial() -> Fact:
     """Launch two real ranks and run one all-reduce."""
     started_at = time.monotonic()
     try:
         run = launch(_sum_of_ranks, ranks=2, timeout=60)
     except LaunchError as error:
-        return Finding("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
+        return Fact("trial launch", f"{type(error).__name__}: {error}", "the ranks cannot communicate", fatal=True)
     cold = time.monotonic() - started_at
     started_at = time.monotonic()
     launch(_sum_of_ranks, ranks=2, timeout=60)
     warm = time.monotonic() - started_at
     if list(run) != [1.0, 1.0]:
-        return Finding("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
-    return Finding("trial launch", f"2 ranks via {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
+        return Fact("trial launch", f"all-reduce gave {list(run)}", "expected [1.0, 1.0]", fatal=True)
+    return Fact("trial launch", f"2 ranks via {start_method()}: {cold:.1f} s the first time, then {warm:.2f} s")
 
 
 def _sum_of_ranks() -> float:

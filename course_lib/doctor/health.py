@@ -1,50 +1,64 @@
-"""`course doctor --ranks N`: measure ranks, links and data before a run, and report which rank is slow.
+"""`course doctor --ranks N`: measure ranks and the links between them before a run, and name the rank that is slow.
 
-    launch(measure_rank, Plan(), ranks=4, timeout=None)
-
-Each rank is compared with the median of the others, with thresholds high enough to tolerate a busy machine.
+All ranks measure their devices at the same time. On a CPU we count the CPU time of all threads, so a rank that waits
+for a core does not look slow. Other work on the machine can only add to a time, so the fastest of several tries counts.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
+import socket
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
 
-from course_lib.doctor import measuring
-from course_lib.doctor.measuring import DeviceRates, PairTimes, Reading
-from course_lib.launchers import Run, Slurm, launch, private_doors, torchrun
-from course_lib.launchers.process import progress_bar
-from course_lib.launchers.process.progress_bar import Step
-from course_lib.launchers.tracing.recording import clock_skew
-from course_lib.planning.network import Link
+from course_lib import machine
+from course_lib.launchers import Run, Slurm, launch, torchrun
+from course_lib.planning.network import Link, fit
+from course_lib.strategies.point_to_point import can_send_from, connect
+from course_lib.words import memory_in_words, time_in_words
+
+SMALL = 8  # bytes: sending a message this small measures the latency
+ROUNDS = 3  # over all pairs: a busy moment then disturbs one round, not every try of one pair
+TRIES = 5  # for everything else
+MAX_MATRIX_RANKS = 16  # a wider matrix does not fit on a screen; the picture has room
+SLOWER_DEVICE = 2.0  # times slower than the others' median: healthy ranks that share cores or a GPU differ, too
+SLOWER_GPU = 1.3  # ranks with a GPU each hardly differ
+SLOWER_LINKS = 3.0  # for a rank's fastest message
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure: reads of `data`, if given, and how many times to repeat each measurement."""
+class PairTimes:
+    """The fastest seconds of one-way messages between two ranks: a small one, and one of `size` bytes."""
 
-    data: str | None = None
-    tries: int = measuring.TRIES
-    rounds: int = measuring.ROUNDS
+    size: int
+    small: float
+    large: float
+
+    @property
+    def link(self) -> Link:
+        """The latency and bandwidth fitted to these times."""
+        return fit([(SMALL, self.small), (self.size, max(self.large, self.small))])
 
 
 @dataclass(frozen=True)
 class RankHealth:
     """The measurements of one rank; `pairs` are those in which it is the lower rank."""
 
-    rank: int
-    device: DeviceRates
-    clock: float  # seconds by which its machine's time of day is ahead of rank 0's
-    pairs: list[PairTimes]
-    all_reduces: list[tuple[int, float]]
+    host: str
+    device: str
+    has_own_gpu: bool
+    operations: float  # FLOP/s of matmuls
+    copied: float  # bytes per second of a copy, read and written
+    pairs: dict[tuple[int, int], PairTimes]
+    all_reduces: list[tuple[int, float]]  # bytes and seconds
     over_gpus: bool  # whether messages go from GPU to GPU
-    reading: Reading | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,7 @@ class Health:
     @cached_property
     def links(self) -> dict[tuple[int, int], PairTimes]:
         """The times of every pair of ranks, lower rank first."""
-        return {pair.ranks: pair for rank in self.ranks for pair in rank.pairs}
+        return {pair: times for rank in self.ranks for pair, times in rank.pairs.items()}
 
     def link(self, rank: int, other: int) -> Link:
         """Return the link between two ranks."""
@@ -76,274 +90,180 @@ class Health:
         ]
 
 
-def measure_rank(plan: Plan, show: Callable[[Step], None] = progress_bar.send) -> RankHealth:
-    """Measure this rank; every rank must call it. Rank 0 reports progress through `show`."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    steps = _Progress(_count_of_steps(plan, ranks), show if rank == 0 else None)
-    clock = -clock_skew(PrefixStore("doctor", private_doors.default_store()))
-    steps.note = "matmuls and copies"
-    device = measuring.measure_device(steps.finish_one, plan.tries)
-    measuring.wait_for_all()
-    steps.note = "links"
-    pairs = measuring.measure_pairs(steps.finish_one, plan.rounds)
-    steps.note = "all-reduce"
-    all_reduces = measuring.measure_all_reduces(steps.finish_one, plan.tries) if ranks > 1 else []
-    steps.note = "reading"
-    reading = measuring.read_share(plan.data, rank, ranks) if plan.data is not None else None
-    over_gpus = measuring.message_device().type == "cuda"
-    return RankHealth(rank, device, clock, pairs, all_reduces, over_gpus, reading)
-
-
-def examine_ranks(plan: Plan, ranks: int, on: Slurm | None = None) -> Health:
+def examine_ranks(ranks: int, on: Slurm | None = None, tries: int = TRIES, rounds: int = ROUNDS) -> Health:
     """Measure `ranks` ranks on this machine or on a cluster."""
-    return Health(list(launch(measure_rank, plan, ranks=ranks, timeout=None, on=on)))
+    return Health(list(launch(measure_rank, tries, rounds, ranks=ranks, timeout=None, on=on)))
 
 
-def examine_as_rank(plan: Plan, peer_timeout: float | None = None) -> Health | None:
-    """Measure as one of torchrun's ranks. Rank 0 draws the progress bar; the other ranks return None."""
-    bar = progress_bar.Bar(sys.__stderr__)
-    try:
-        run: Run | None = torchrun.run_here(measure_rank, plan, show=bar.show, peer_timeout=peer_timeout)
-    finally:
-        bar.close()
+def examine_as_rank(peer_timeout: float | None = None) -> Health | None:
+    """Measure as one of torchrun's ranks. Rank 0 returns what all of them measured, the others None."""
+    run: Run | None = torchrun.run_here(measure_rank, peer_timeout=peer_timeout)
     return None if run is None else Health(list(run))
 
 
-def _count_of_steps(plan: Plan, ranks: int) -> int:
-    sizes = len(measuring.all_reduce_sizes(measuring.message_device())) if ranks > 1 else 0
-    return 2 + plan.rounds * len(measuring.pairs_of(ranks)) + sizes
+def measure_rank(tries: int = TRIES, rounds: int = ROUNDS) -> RankHealth:
+    """Measure this rank; every rank must call it."""
+    device = machine.device()
+    on_gpu = device.type == "cuda"
+    # bfloat16 on a GPU, float32 on a CPU: what a run would use there
+    side, products = (8192, 4) if on_gpu else (512, 8)
+    matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
+    source = torch.ones(512 << 20 if on_gpu else 64 << 20, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    operations = 2 * side**3 * products / fastest_seconds(lambda: multiply(matrix, products), on_gpu, tries)
+    copied = 2 * len(source) / fastest_seconds(lambda: target.copy_(source), on_gpu, tries)
+    place = device if can_send_from(device) else torch.device("cpu")  # NCCL sends from the GPU, gloo from the CPU
+    return RankHealth(
+        host=socket.gethostname(),
+        device=torch.cuda.get_device_name(device) if on_gpu else "CPU",
+        has_own_gpu=on_gpu and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= machine.gpus(),
+        operations=operations,
+        copied=copied,
+        pairs=measure_pairs(place, rounds),
+        all_reduces=measure_all_reduces(place, tries) if dist.get_world_size() > 1 else [],
+        over_gpus=place.type == "cuda",
+    )
 
 
-class _Progress:
-    """Counts and shows the finished steps."""
-
-    def __init__(self, total: int, show: Callable[[Step], None] | None) -> None:
-        self._total, self._show, self._finished = total, show, 0
-        self.note = ""
-
-    def finish_one(self) -> None:
-        self._finished += 1
-        if self._show is not None:
-            self._show(Step(self._finished, self._total, self.note))
-
-
-SLOWER_DEVICE = 2.0  # times slower: healthy ranks that share cores or a GPU differ, too
-SLOWER_GPU = 1.3  # ranks with a GPU each hardly differ
-SLOWER_LINKS = 3.0  # a rank's fastest message, compared with typical ones of the others
-SLOWER_PAIR = 5.0  # the same for a single link: with many links, some are slow by chance
-SLOWER_READS = 5.0
-MIN_LINKS = 3  # how many other links we need before we call one slow
+def fastest_seconds(work: Callable[[], object], on_gpu: bool, tries: int) -> float:
+    """Return the seconds of the fastest try: wall-clock time for a GPU, CPU time of all threads for a CPU."""
+    clock = time.monotonic if on_gpu else time.process_time
+    times = []
+    for _ in range(tries + 1):
+        started_at = clock()
+        work()
+        machine.wait_for_gpu()
+        times.append(clock() - started_at)
+    return max(min(times[1:]), 1e-6)  # the first try warms up
 
 
-@dataclass(frozen=True)
-class Complaint:
-    """What is slow, in a sentence; `ranks` is one rank, or the two ends of a link."""
-
-    ranks: tuple[int, ...]
-    sentence: str
+def multiply(matrix: torch.Tensor, products: int) -> None:
+    """Run this many matmuls."""
+    for _ in range(products):
+        torch.mm(matrix, matrix)
 
 
-def complaints(health: Health) -> list[Complaint]:
-    """Return everything that stands out, worst kind first: ranks that cannot read, slow devices, slow links."""
-    slow_ends = list(_slow_ends(health))
-    named = {complaint.ranks[0] for complaint in slow_ends}
-    single_links = [complaint for complaint in _single_links(health) if not named & set(complaint.ranks)]
-    return [*_reads(health), *_devices(health), *slow_ends, *single_links]
+def measure_pairs(place: torch.device, rounds: int) -> dict[tuple[int, int], PairTimes]:
+    """Send messages back and forth between every two ranks, one pair at a time; all ranks must call it.
 
-
-def summary(health: Health) -> str:
-    """Return the complaints as text, or a sentence that says there are none."""
-    if sentences := [complaint.sentence for complaint in complaints(health)]:
-        return "\n".join(sentences)
-    return "No rank stands out." if len(health.ranks) > 1 else "There is only one rank, so there is nothing to compare."
-
-
-def _devices(health: Health) -> Iterator[Complaint]:
-    all_own_gpus = all(rank.device.has_own_gpu for rank in health.ranks)
-    limit = SLOWER_GPU if all_own_gpus else SLOWER_DEVICE
-    for quantity, unit, rates in (
-        ("matmuls run at", "GFLOP/s", [rank.device.operations / 1e9 for rank in health.ranks]),
-        ("memory copies run at", "GB/s", [rank.device.copied / 1e9 for rank in health.ranks]),
-    ):
-        for rank, rate in enumerate(rates):
-            others = _median_without(rates, rank)
-            if others is not None and rate * limit < others:
-                device = health.ranks[rank].device
-                yield Complaint(
-                    (rank,),
-                    f"Rank {rank} is slow ({device.name} on {device.host}): its {quantity} {rate:,.3g} {unit}, "
-                    f"the others' at {others:,.3g} (the median), {others / rate:.1f} times as fast.",
-                )
-
-
-def _reads(health: Health) -> Iterator[Complaint]:
-    readings = [rank.reading for rank in health.ranks if rank.reading is not None]
-    if len(readings) < len(health.ranks):
-        return
-    for rank, reading in enumerate(readings):
-        if reading.trouble:
-            host = health.ranks[rank].device.host
-            yield Complaint((rank,), f"Rank {rank} cannot read the data on {host}: {reading.trouble}.")
-    if len(readings) < 3 or any(reading.size < measuring.WORTH_TIMING for reading in readings):
-        return  # with only two, one may have found its part in the page cache
-    rates = [reading.size / reading.first / 1e6 for reading in readings]
-    for rank, rate in enumerate(rates):
-        others = _median_without(rates, rank)
-        if others is not None and rate * SLOWER_READS < others:
-            yield Complaint(
-                (rank,), f"Rank {rank} reads slowly: {rate:,.0f} MB/s, the others {others:,.0f} (the median)."
+    Returns the pairs that this rank timed: those in which it is the lower rank.
+    """
+    rank, pairs = dist.get_rank(), list(itertools.combinations(range(dist.get_world_size()), 2))
+    size = 64 << 20 if place.type == "cuda" else 1 << 20  # its time depends mostly on bandwidth
+    small, large = (torch.zeros(numbers, dtype=torch.uint8, device=place) for numbers in (SMALL, size))
+    fastest: dict[tuple[int, int], PairTimes] = {}
+    connect(pairs)
+    for pair in rounds * pairs:
+        wait_for_all()
+        if rank in pair:
+            other, leads = sum(pair) - rank, rank == pair[0]
+            round_trip(small, other, leads)  # warm-up: the first message sets up the connection
+            best_small, best_large = (
+                min(round_trip(m, other, leads) / 2 for _ in range(TRIES)) for m in (small, large)
             )
+            before = fastest.get(pair, PairTimes(size, best_small, best_large))
+            fastest[pair] = PairTimes(size, min(best_small, before.small), min(best_large, before.large))
+    return {pair: times for pair, times in fastest.items() if pair[0] == rank}
 
 
-def _slow_ends(health: Health) -> Iterator[Complaint]:
-    """Yield a complaint for each rank whose best link is slow, within its machine or to other machines."""
-    for rank in range(len(health.ranks)):
-        for within, reach in ((True, "within its machine"), (False, "to other machines")):
-            pairs = _pairs(health, within)
-            pairs_of_rank, others = [p for p in pairs if rank in p.ranks], [p for p in pairs if rank not in p.ranks]
-            if pairs_of_rank and others and (how := _slower(pairs_of_rank, others, SLOWER_LINKS)):
-                best = "its only link" if len(pairs_of_rank) == 1 else f"the best of its {len(pairs_of_rank)} links"
-                yield Complaint((rank,), f"Rank {rank} has slow links: {best} {reach} {how}.")
-                break
+def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
+    """Return the seconds until a message has come back; the rank that `leads` sends it first."""
+    started_at = time.monotonic()
+    for sends in (leads, not leads):
+        send(message, other) if sends else _exchange(dist.irecv, message, other)
+    machine.wait_for_gpu()
+    return time.monotonic() - started_at
 
 
-def _single_links(health: Health) -> Iterator[Complaint]:
-    for within in (True, False):
-        pairs = _pairs(health, within)
-        for pair in pairs:
-            others = [other for other in pairs if other is not pair]
-            if len(others) >= MIN_LINKS and (how := _slower([pair], others, SLOWER_PAIR)):
-                yield Complaint(pair.ranks, f"The link between ranks {pair.ranks[0]} and {pair.ranks[1]} {how}.")
+def send(message: torch.Tensor, other: int) -> None:
+    """Send one message."""
+    _exchange(dist.isend, message, other)
 
 
-def _slower(pairs: Sequence[PairTimes], others: Sequence[PairTimes], limit: float) -> str:
-    """Return how much slower the fastest messages of `pairs` are than typical ones of `others`, or "" if not slower."""
-    small, typical_small = min(p.small for p in pairs), statistics.median(p.typical_small for p in others)
-    large, typical_large = min(p.large for p in pairs), statistics.median(p.typical_large for p in others)
-    if small > limit * typical_small:
-        return f"takes {small * 1e6:,.0f} µs for a small message, others {typical_small * 1e6:,.0f} µs (the median)"
-    if large > limit * typical_large:
-        size = f"{pairs[0].size / 2**20:g} MiB"
-        return f"takes {large * 1e3:,.3g} ms for {size}, others {typical_large * 1e3:,.3g} ms (the median)"
-    return ""
+def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
+    """Start a batch of one, so that NCCL uses the group's communicator; `dist.send` would create one for each pair."""
+    (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
+    work.wait()
 
 
-def _pairs(health: Health, within: bool) -> list[PairTimes]:
-    """Return the pairs within machines, or those between machines."""
-    hosts = [rank.device.host for rank in health.ranks]
-    return [pair for pair in health.links.values() if (hosts[pair.ranks[0]] == hosts[pair.ranks[1]]) == within]
+def measure_all_reduces(place: torch.device, tries: int) -> list[tuple[int, float]]:
+    """Return (bytes, seconds) of all-reduces of three sizes, each the fastest try; all ranks must call it."""
+    measured = []
+    for size in (4 << 10, 1 << 20, 64 << 20 if place.type == "cuda" else 16 << 20):
+        message, times = torch.zeros(size // 4, device=place), []
+        for _ in range(tries + 1):
+            wait_for_all()
+            started_at = time.monotonic()
+            dist.all_reduce(message)
+            machine.wait_for_gpu()
+            times.append(time.monotonic() - started_at)
+        measured.append((size, min(times[1:])))
+    return measured
 
 
-def _median_without(values: Sequence[float], left_out: int) -> float | None:
-    others = [value for place, value in enumerate(values) if place != left_out]
-    return statistics.median(others) if others else None
+def wait_for_all() -> None:
+    """Wait for all ranks, with a barrier on the host: one on the GPU would keep it busy."""
+    dist.all_reduce(torch.zeros(1))
 
 
-MAX_MATRIX_RANKS = 16  # ranks: a wider matrix does not fit on a screen; use the picture
-LARGE_SKEW = 0.1  # seconds
+def slow_ranks(health: Health) -> dict[int, str]:
+    """Return a sentence for each slow rank: one of its times is several times as long as the others' median."""
+    limit = SLOWER_GPU if all(rank.has_own_gpu for rank in health.ranks) else SLOWER_DEVICE
+    quantities: list[tuple[str, float, list[float | None]]] = [
+        ("1 TFLOP of matmuls", limit, [1e12 / rank.operations for rank in health.ranks]),
+        ("copying 1 GB of memory", limit, [2e9 / rank.copied for rank in health.ranks]),
+    ]
+    for within, reach in ((True, "within its machine"), (False, "to another machine")):
+        best = [_best_times(health, rank, within) for rank in range(len(health.ranks))]
+        quantities.append((f"its fastest small message {reach}", SLOWER_LINKS, [times and times[0] for times in best]))
+        quantities.append((f"its fastest large message {reach}", SLOWER_LINKS, [times and times[1] for times in best]))
+    sentences: dict[int, str] = {}
+    for what, limit, seconds in quantities:
+        for rank, own in enumerate(seconds):
+            others = [other for place, other in enumerate(seconds) if place != rank and other is not None]
+            if own is not None and others and own > limit * (usual := statistics.median(others)):
+                where = f"{health.ranks[rank].device} on {health.ranks[rank].host}"
+                times = f"{time_in_words(own)}, the others' {time_in_words(usual)} (the median)"
+                sentences.setdefault(rank, f"Rank {rank} is slow ({where}): {what} takes {times}.")
+    return sentences
+
+
+def _best_times(health: Health, rank: int, within: bool) -> tuple[float, float] | None:
+    """Return a rank's fastest small and large message, within its machine or to others; None if it has no such link."""
+    hosts = [each.host for each in health.ranks]
+    times = [t for (a, b), t in health.links.items() if rank in (a, b) and (hosts[a] == hosts[b]) == within]
+    return (min(t.small for t in times), min(t.large for t in times)) if times else None
 
 
 def health_text(health: Health) -> str:
-    """Return all tables, with the summary at the end."""
-    parts = [_ranks(health), _data(health), _links(health), _all_reduces(health), summary(health)]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _ranks(health: Health) -> str:
-    head = ["rank", "host", "device", "matmul", "memory", "clock"]
+    """Return tables of the ranks, their links and the all-reduces, and which rank is slow."""
+    ranks = range(len(health.ranks))
     rows = [
-        [
-            str(rank.rank),
-            rank.device.host,
-            rank.device.name + (f" (shared by {rank.device.shared_by})" if rank.device.shared_by > 1 else ""),
-            f"{rank.device.operations / 1e9:,.0f} GFLOP/s",
-            f"{rank.device.copied / 1e9:,.1f} GB/s",
-            f"{rank.clock * 1e3:+,.1f} ms" if rank.clock else "0",
-        ]
-        for rank in health.ranks
+        [str(rank), each.host, each.device, f"{each.operations / 1e9:,.0f} GFLOP/s", f"{each.copied / 1e9:,.1f} GB/s"]
+        for rank, each in enumerate(health.ranks)
     ]
-    on_cpu, on_gpu = (
-        "float32, per core; waiting for a core does not count",
-        "bfloat16; ranks that share a GPU take turns",
-    )
-    how = on_gpu if health.ranks[0].device.on_gpu else on_cpu
-    lines = [*_table(head, rows), f"matmul: in {how}; memory: bytes read and written by a copy"]
-    if largest := max((rank.clock for rank in health.ranks), key=abs, default=0.0):
-        advice = ": synchronize the machines' clocks (chrony, NTP), or their logs will not line up"
-        lines.append(
-            f"clock: ahead of rank 0's machine; the largest offset is {largest * 1e3:+,.1f} ms"
-            + (advice if abs(largest) > LARGE_SKEW else "")
-        )
-    return "\n".join(lines)
-
-
-def _data(health: Health) -> str:
-    readings = [(rank.rank, rank.reading) for rank in health.ranks if rank.reading and not rank.reading.trouble]
-    if not readings:
-        return ""
-    rows = [
-        [
-            str(rank),
-            f"{reading.size / 1e6:,.1f} MB",
-            *(f"{reading.size / seconds / 1e6:,.0f} MB/s" for seconds in (reading.first, reading.again)),
-        ]
-        for rank, reading in readings
-    ]
-    cache = "The kernel could not be asked to forget the files: even the first read may come from memory"
-    if all(reading.forgotten for _, reading in readings):
-        cache = "The kernel was asked to forget the files before the first read"
-    more = "; the second read comes from memory (the page cache), like a later epoch if the data fits there"
-    return "\n".join([*_table(["rank", "its part", "read", "read again"], rows), cache + more])
-
-
-def _links(health: Health) -> str:
-    ranks = len(health.ranks)
-    if ranks < 2:
-        return ""
+    parts = [_table(["rank", "host", "device", "matmul", "memory"], rows)]
+    if len(ranks) == 1:
+        return "\n\n".join([*parts, "There is only one rank, so there is nothing to compare."])
     place = "from GPU to GPU (NCCL)" if health.ranks[0].over_gpus else "from host to host memory (gloo)"
-    if ranks > MAX_MATRIX_RANKS:
-        return "\n".join([f"Links, {place}", *_extremes(health)])
-    latency = _matrix(health, lambda link: f"{link.latency * 1e6:,.0f}")
-    bandwidth = _matrix(health, lambda link: f"{link.bandwidth / 1e9:,.2f}")
-    return f"Links, {place}: latency in microseconds\n{latency}\n\nLinks, {place}: bandwidth in GB/s\n{bandwidth}"
-
-
-def _matrix(health: Health, value: Callable[[Link], str]) -> str:
-    numbers = range(len(health.ranks))
-    rows = [[str(row), *("-" if row == c else value(health.link(row, c)) for c in numbers)] for row in numbers]
-    return "\n".join(_table(["rank", *map(str, numbers)], rows))
-
-
-def _extremes(health: Health) -> list[str]:
-    """Return a table with the best, the median and the worst link."""
-    rows = []
-    for name, key in (("latency", lambda pair: pair.link.latency), ("bandwidth", lambda pair: -pair.link.bandwidth)):
-        ordered = sorted(health.links.values(), key=key)
-        for place, pair in (("best", ordered[0]), ("median", ordered[len(ordered) // 2]), ("worst", ordered[-1])):
-            rows.append([f"{place} {name}", f"ranks {pair.ranks[0]} and {pair.ranks[1]}", str(pair.link)])
-    return _table(["", "between", "link"], rows)
-
-
-def _all_reduces(health: Health) -> str:
-    all_reduces = health.all_reduces()
-    if not all_reduces:
-        return ""
+    for head, show in (
+        ("latency in microseconds", lambda link: f"{link.latency * 1e6:,.0f}"),
+        ("bandwidth in GB/s", lambda link: f"{link.bandwidth / 1e9:,.2f}"),
+    ):
+        rows = [[str(row), *("-" if row == c else show(health.link(row, c)) for c in ranks)] for row in ranks]
+        matrix = _table(["rank", *map(str, ranks)], rows) if len(ranks) <= MAX_MATRIX_RANKS else "  --out draws it"
+        parts.append(f"Links, {place}: {head}\n{matrix}")
     rows = [
-        [
-            f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB",
-            f"{measured_seconds * 1e3:,.2f} ms",
-            f"{predicted * 1e3:,.2f} ms",
-            f"{measured_seconds / predicted:.1f}",
-        ]
-        for size, measured_seconds, predicted in all_reduces
+        [memory_in_words(size), time_in_words(seconds), time_in_words(predicted), f"{seconds / predicted:.1f}"]
+        for size, seconds, predicted in health.all_reduces()
     ]
-    head = ["all-reduce", "measured", "predicted", "ratio"]
-    more = "predicted: a ring over these links; it ignores the additions and the sharing of cores and memory"
-    return "\n".join([*_table(head, rows), more])
+    ring = "predicted: a ring over these links; it ignores the additions and the sharing of cores and memory"
+    parts.append(f"{_table(['all-reduce', 'measured', 'predicted', 'ratio'], rows)}\n{ring}")
+    return "\n\n".join([*parts, "\n".join(slow_ranks(health).values()) or "No rank stands out."])
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table with right-aligned columns, each as wide as its widest cell."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with right-aligned columns, each as wide as its widest cell."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     aligned = ([cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in [head, *rows])
-    return ["  " + "  ".join(cells) for cells in aligned]
+    return "\n".join("  " + "  ".join(cells) for cells in aligned)
