@@ -49,15 +49,11 @@ $(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
 bench: .venv-bench/.ready
 	.venv-bench/bin/python -m tests.bench.launch_latency
 	.venv-bench/bin/python -m tests.bench.live_ranks
-	.venv-bench/bin/python -m tests.bench.single_gpu
 	.venv-bench/bin/python -m tests.bench.data_parallel
 	.venv-bench/bin/python -m tests.bench.pipeline
 	.venv-bench/bin/python -m tests.bench.planner
 	.venv-bench/bin/python -m tests.bench.checkpoints
 	.venv-bench/bin/python -m tests.bench.grading
-	.venv-bench/bin/python -m tests.bench.desk
-	.venv-bench/bin/python -m tests.bench.widgets
-	.venv-bench/bin/python -m tests.bench.classroom
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup

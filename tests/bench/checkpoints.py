@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training: `python -m tests.bench.checkpoints [--out FOLDER]`.
+"""What a checkpoint costs the training: `python -m tests.bench.checkpoints`.
 
 An update without a save, one with `save_checkpoint` behind it, and updates while the same is written in the background.
 """
@@ -6,12 +6,10 @@ An update without a save, one with `save_checkpoint` behind it, and updates whil
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from functools import partial
 from itertools import count
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -23,7 +21,7 @@ from course_lib.strategies import DDP
 from course_lib.training.checkpoint import save_checkpoint
 from course_lib.training.checkpoint.folder import Position, latest_checkpoint
 from course_lib.training.checkpoint.storage import BackgroundSaver
-from tests.bench.table import describe_machine, write_section
+from tests.bench.table import table, write_section
 
 WORDS, SAVES = 10_000, 5
 ON_A_GPU = {"hidden": 2048, "layers": 4, "sequences": 128, "steps": 64}
@@ -31,7 +29,7 @@ ON_A_CPU = {"hidden": 128, "layers": 2, "sequences": 16, "steps": 16}
 
 
 def measure(folder: str, hidden: int, layers: int, sequences: int, steps: int) -> dict[str, float]:
-    """Milliseconds, medians of several; and the bytes of a checkpoint."""
+    """Return milliseconds, medians of several, and the bytes of a checkpoint."""
     torch.manual_seed(0)
     model = lstm_model(vocabulary=WORDS, hidden=hidden, layers=layers)
     strategy = DDP(model, partial(torch.optim.Adam, lr=1e-3), cross_entropy)
@@ -81,25 +79,23 @@ def on_any_rank(here: bool) -> bool:
     return bool(flag)
 
 
-def main(out: str | None = None) -> None:
-    size = ON_A_GPU if torch.cuda.is_available() else ON_A_CPU
-    rows = ["| ranks | MB | update | update + save | update + begin | update while it is written | until it is whole |"]
-    rows += ["|" + "---|" * 7]
+def main() -> None:
+    """Measure, print and write the table."""
+    on_gpu, rows = torch.cuda.is_available(), []
+    size = ON_A_GPU if on_gpu else ON_A_CPU
     for ranks in (1, 2):
-        with tempfile.TemporaryDirectory(dir=out) as folder:
+        with tempfile.TemporaryDirectory() as folder:
             found = launch(partial(measure, folder, **size), ranks=ranks, timeout=None)[0]
-        columns = [found["update"], found["update"] + found["save"], found["update"] + found["begin"]]
-        columns += [found["beside"], found["whole"]]
-        numbers = " | ".join(f"{column:.1f}" for column in columns)
-        rows.append(f"| {ranks} | {found['bytes'] / 1e6:.0f} | {numbers} |")
-    what = f"{size['layers']} layers of {size['hidden']}, {size['sequences']} x {size['steps']} tokens"
-    head = f"{describe_machine()}. {what}, Adam, float32; medians, in ms. Two ranks share a GPU where there is one."
-    if out:
-        Path(out, "checkpoints.md").write_text("\n".join([head, "", *rows, ""]))
-        print("\n".join([head, "", *rows]))
-    else:
-        write_section("Checkpoints (GPU)" if torch.cuda.is_available() else "Checkpoints", "\n".join([head, "", *rows]))
+        sums = [found["update"], found["update"] + found["save"], found["update"] + found["begin"]]
+        times = [f"{milliseconds:.1f}" for milliseconds in (*sums, found["beside"], found["whole"])]
+        rows.append([ranks, f"{found['bytes'] / 1e6:.0f}", *times])
+    about = (
+        f"{size['layers']} layers of {size['hidden']}, {size['sequences']} x {size['steps']} tokens, Adam, float32; "
+        "medians, in ms. Two ranks share a GPU where there is one."
+    )
+    head = "ranks | MB | update | update + save | update + begin | update while it is written | until it is whole"
+    write_section("Checkpoints (GPU)" if on_gpu else "Checkpoints", about, table(head, rows))
 
 
 if __name__ == "__main__":
-    main(sys.argv[2] if sys.argv[1:2] == ["--out"] else None)
+    main()

@@ -1,103 +1,138 @@
-"""One update, waited for, on one GPU: `Strategy.step` against bare PyTorch. `python -m tests.bench.gpu_step`
+"""One update on one GPU, waited for: `Strategy.step` against bare PyTorch. `python -m tests.bench.gpu_step`
 
-`tests.bench.gpu_train` lets the host run ahead of the GPU, as training does. Here every update is waited for, so that
-what the host spends in `step` shows.
+Both train 4 LSTM layers with Adam and clipped gradients. Every update is waited for, so that what the host spends in
+`step` shows. The second table has the most memory that PyTorch held, alone and with DDP.
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
-import time
+import gc
+from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import torch
 from torch import nn
 
 from course_lib import device, launch, trace
-from course_lib.data import Batch
-from course_lib.lstm.model import lstm_model, squared_error
-from course_lib.strategies import Single
-from tests.bench.gpu_train import LAYERS, ON_GPU, SEQUENCES, STEPS, BareModel, data
-from tests.bench.table import describe_machine, write_section
+from course_lib.data import AddingProblem, Batch
+from course_lib.lstm import lstm_model, squared_error
+from course_lib.strategies import DDP, Single
+from tests.bench.table import alternate, table, write_section
 
+LAYERS, STEPS, SEQUENCES = 4, 128, 128
+ON_GPU = torch.cuda.is_available()
 SIZES = (256, 512, 1024, 2048) if ON_GPU else (8,)
 ROUNDS, WARM_UP = (40, 8) if ON_GPU else (3, 1)
-TEXT = (
-    f"Milliseconds of an update that is waited for: {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, Adam, "
-    f"clipping; the median of {ROUNDS} rounds in which all four take turns. The ratios are the faster bare loop's time "
-    "over ours."
-)
-HEAD = (
-    "| hidden | precision | bare, one call | bare, one per layer | `step` | ratio | `step`, spans recorded | ratio |",
-    "|--:|---|--:|--:|--:|--:|--:|--:|",
-)
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+WHAT = f"an update that is waited for: {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, Adam, clipping"
+Step = Callable[[Batch], object]
 
 
-class Bare:
-    """The shortest training step."""
+class BareModel(nn.Module):
+    """What one writes without the course. A call for all layers, or one for each: ours must match the faster one."""
 
-    def __init__(self, hidden: int, half: bool, calls: int) -> None:
-        self.model = BareModel(hidden, calls).to(device())
-        self.optimizer, self.half = torch.optim.Adam(self.model.parameters(), lr=0.001), half
+    def __init__(self, hidden: int, calls: int) -> None:
+        super().__init__()
+        self.way_in = nn.Linear(2, hidden)
+        self.lstms = nn.ModuleList(nn.LSTM(hidden, hidden, LAYERS // calls) for _ in range(calls))
+        self.way_out = nn.Linear(hidden, 1)
+        with torch.no_grad():  # forget gates start open, as ours do: a GPU is faster where gradients have vanished
+            for name, bias in self.named_parameters():
+                if "bias_ih" in name or "bias_hh" in name:
+                    bias[hidden : 2 * hidden] = float("bias_ih" in name)
 
-    def step(self, batch: Batch) -> None:
-        self.optimizer.zero_grad()
-        with torch.autocast(device().type, torch.bfloat16) if self.half else contextlib.nullcontext():
-            answers = self.model(batch.inputs).float().squeeze(-1)
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        outputs = self.way_in(inputs)
+        for lstm in self.lstms:
+            outputs, _ = lstm(outputs)
+        return self.way_out(outputs)
+
+
+def bare(hidden: int, calls: int, precision: torch.dtype | None, ddp: bool) -> Step:
+    """Return the shortest training step there is."""
+    model: nn.Module = BareModel(hidden, calls).to(device())
+    if ddp:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device().type, precision) if precision else contextlib.nullcontext():
+            answers = model(batch.inputs).float().squeeze(-1)
             loss = nn.functional.mse_loss(answers[-1], batch.targets[-1])
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
 
 
-def ours(hidden: int, half: bool) -> Single:
-    adam, autocast = partial(torch.optim.Adam, lr=0.001), torch.bfloat16 if half else None
+def ours(hidden: int, precision: torch.dtype | None, ddp: bool) -> Step:
+    """Return our strategy's step."""
     model = lstm_model(features=2, hidden=hidden, layers=LAYERS, outputs=1)
-    return Single(model, adam, squared_error, clip=1.0, autocast=autocast)
+    adam = partial(torch.optim.Adam, lr=0.001)
+    return (DDP if ddp else Single)(model, adam, squared_error, clip=1.0, autocast=precision).step
 
 
-def measure(hidden: int, half: bool) -> list[float]:
-    """Median seconds of an update: bare with one call, bare with a call per layer, ours, and ours recorded."""
-    batch = data().batch(range(SEQUENCES)).to(device())
-    steps = [Bare(hidden, half, calls).step for calls in (1, LAYERS)]
-    strategy = ours(hidden, half)
+def whole_batch() -> Batch:
+    """Return sequences that are all as long."""
+    return AddingProblem(SEQUENCES, (STEPS, STEPS)).batch(range(SEQUENCES)).to(device())
+
+
+def times(hidden: int, precision: torch.dtype | None) -> list[float]:
+    """Return the median seconds of an update: bare with one call, bare with a call per layer, ours, ours recorded."""
+    batch, recorded = whole_batch(), ours(hidden, precision, ddp=False)
 
     def unrecorded(batch: Batch) -> None:
         with trace.paused():
-            strategy.step(batch)
+            recorded(batch)
 
-    steps += [unrecorded, strategy.step]
-    times: list[list[float]] = [[] for _ in steps]
-    for _ in range(WARM_UP + ROUNDS):
-        for step, taken in zip(steps, times, strict=True):
-            taken.append(_waited(step, batch))
-    return [statistics.median(taken[WARM_UP:]) for taken in times]
+    steps = [*(bare(hidden, calls, precision, ddp=False) for calls in (1, LAYERS)), unrecorded, recorded]
+    return alternate([partial(step, batch) for step in steps], ROUNDS, WARM_UP)
 
 
-def _waited(step, batch: Batch) -> float:
-    if ON_GPU:
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    step(batch)
-    if ON_GPU:
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+def memory(hidden: int, precision: torch.dtype | None, ddp: bool) -> list[str]:
+    """Return the most MiB that PyTorch held: bare with one call, bare with a call per layer, ours."""
+    kinds = [*(partial(bare, hidden, calls) for calls in (1, LAYERS)), partial(ours, hidden)]
+    batch, most = whole_batch(), []
+    for kind in kinds:
+        gc.collect()
+        if ON_GPU:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        step = kind(precision, ddp)
+        for _ in range(3):
+            step(batch)
+        most.append(f"{torch.cuda.max_memory_allocated() / 2**20 if ON_GPU else 0:,.0f}")
+        del step
+    return most
 
 
 def main() -> None:
-    """Measure, print and write the table."""
-    lines = []
-    for hidden in SIZES:
-        for half in (False, True):
-            one, each, alone, recorded = launch(measure, hidden, half, ranks=1, timeout=None)[0]
-            best = min(one, each)
-            times = f"{one * 1e3:.2f} | {each * 1e3:.2f} | {alone * 1e3:.2f} | {best / alone:.3f} | "
-            times += f"{recorded * 1e3:.2f} | {best / recorded:.3f}"
-            lines.append(f"| {hidden} | {'bf16' if half else 'fp32'} | {times} |")
-            print(lines[-1], flush=True)
-    if ON_GPU:
-        write_section("An update (GPU)", "\n".join([TEXT, "", f"On {describe_machine()}.", "", *HEAD, *lines]))
+    """Measure, print and write the tables."""
+    speed, held = [], []
+    for hidden, (name, precision) in product(SIZES, PRECISIONS.items()):
+        one, each, alone, recorded = launch(times, hidden, precision, ranks=1, timeout=None)[0]
+        columns = [f"{1e3 * seconds:.2f}" for seconds in (one, each, alone, recorded)]
+        ratios = [f"{min(one, each) / seconds:.3f}" for seconds in (alone, recorded)]
+        speed.append([hidden, name, *columns[:3], ratios[0], columns[3], ratios[1]])
+    for hidden, name, ddp in product(SIZES[-2:], PRECISIONS, (False, True)):
+        most = launch(memory, hidden, PRECISIONS[name], ddp, ranks=1, timeout=None)[0]
+        held.append([hidden, name, "ddp" if ddp else "single", *most])
+    head = "hidden | precision | bare, one call | bare, one per layer | `step` | ratio | `step`, spans recorded | ratio"
+    fast = table(head, speed)
+    full = table("hidden | precision | strategy | bare, one call | bare, one per layer | `step`", held)
+    if not ON_GPU:
+        return print(f"{fast}\n\n{full}")
+    turns = f"the median of {ROUNDS} rounds in which all four take turns"
+    write_section(
+        "An update (GPU)",
+        f"Milliseconds of {WHAT}; {turns}. The ratios are the faster bare loop's time over ours.",
+        fast,
+    )
+    write_section("Memory of an update (GPU)", f"The most MiB that PyTorch held in {WHAT}.", full)
 
 
 if __name__ == "__main__":

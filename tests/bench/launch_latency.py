@@ -1,7 +1,7 @@
 """How long until n ranks have met in one all-reduce: `launch` beside the launchers people use.
 
-Each contender runs the same function from a fresh Python process that has imported torch, as a notebook
-has. Rounds alternate between the contenders, so that a noisy minute hits them all.
+Each contender runs the same function from a fresh Python process that has imported torch, as a notebook has. Rounds
+alternate between the contenders, so that a noisy minute hits them all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.bench.table import describe_machine, write_section
+from tests.bench.table import table, write_section
 
 RANKS = (2, 4, 8)
 PREAMBLE = """
-import json, os, sys, time
+import contextlib, json, os, socket, subprocess, sys, time
 import torch, torch.distributed as dist
 n = int(sys.argv[1])
 
@@ -34,86 +34,63 @@ def meet_in_own_group():
     meet()
     dist.destroy_process_group()
 
-def timed(go):
-    began = time.monotonic()
-    go()
-    return time.monotonic() - began
-"""
-COLD = """
-from course_lib import launch
-if __name__ == "__main__":
-    print(json.dumps(timed(lambda: launch(meet, ranks=n))))
-"""
-WARM = """
-from course_lib import launch
-if __name__ == "__main__":
-    launch(meet, ranks=n)
-    print(json.dumps(timed(lambda: launch(meet, ranks=n))))
-"""
-SPAWN = """
-import torch.multiprocessing as mp
-def rank_main(rank, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(n))
-    meet_in_own_group()
 def free_port():
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-if __name__ == "__main__":
-    print(json.dumps(timed(lambda: mp.spawn(rank_main, args=(free_port(),), nprocs=n))))
-"""
-ACCELERATE = """
-from accelerate import notebook_launcher
-from accelerate.state import PartialState
-def rank_main():
-    PartialState(cpu=True)
-    meet()
-def free_port():
-    import socket
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return str(s.getsockname()[1])
-if __name__ == "__main__":
-    from contextlib import redirect_stdout
-    go = lambda: notebook_launcher(rank_main, num_processes=n, use_port=free_port())
-    with redirect_stdout(sys.stderr):
-        seconds = timed(go)
-    print(json.dumps(seconds))
+
+def spawned(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=str(rank), WORLD_SIZE=str(n))
+    meet_in_own_group()
+
+def accelerated():
+    from accelerate.state import PartialState
+    PartialState(cpu=True)
+    meet()
 """
-TORCHRUNX = """
-import torchrunx
-if __name__ == "__main__":
-    go = lambda: torchrunx.Launcher(hostnames=["localhost"], workers_per_host=n, backend="gloo").run(meet)
-    print(json.dumps(timed(go)))
+MEASURE = """
+if __name__ == "__main__" and "RANK" not in os.environ:
+    began = time.monotonic()
+    with contextlib.redirect_stdout(sys.stderr):
+        go()
+    print(json.dumps(time.monotonic() - began))
 """
-TORCHRUN = """
-import subprocess, tempfile
-if __name__ == "__main__":
-    if "RANK" in os.environ:
-        meet_in_own_group()
-    else:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
-        print(json.dumps(timed(lambda: subprocess.run([*command, __file__, str(n)], check=True, capture_output=True))))
+LAUNCH = """
+from course_lib import launch
+go = lambda: launch(meet, ranks=n)
 """
+# The imports are in each script's head, before the clock starts. A warm launch is the second one.
 CONTENDERS = {
-    "launch, warm": WARM,
-    "launch, first time": COLD,
-    "accelerate.notebook_launcher": ACCELERATE,
-    "torch.multiprocessing.spawn": SPAWN,
-    "torchrun": TORCHRUN,
-    "torchrunx": TORCHRUNX,
+    "launch, warm": LAUNCH + 'if __name__ == "__main__":\n    go()\n',
+    "launch, first time": LAUNCH,
+    "accelerate.notebook_launcher": """
+from accelerate import notebook_launcher
+go = lambda: notebook_launcher(accelerated, num_processes=n, use_port=free_port())
+""",
+    "torch.multiprocessing.spawn": """
+import torch.multiprocessing as mp
+go = lambda: mp.spawn(spawned, args=(free_port(),), nprocs=n)
+""",
+    "torchrun": """
+command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
+go = lambda: subprocess.run([*command, __file__, str(n)], check=True, capture_output=True)
+if "RANK" in os.environ:
+    meet_in_own_group()
+""",
+    "torchrunx": """
+import torchrunx
+go = lambda: torchrunx.Launcher(hostnames=["localhost"], workers_per_host=n, backend="gloo").run(meet)
+""",
 }
 
 
 def measure(code: str, ranks: int) -> float:
-    """Seconds that one contender took, in a fresh process."""
+    """Return the seconds that one contender took, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "contender.py")
-        script.write_text(PREAMBLE + code)
-        done = subprocess.run(
-            [sys.executable, script, str(ranks)], cwd=folder, capture_output=True, text=True, timeout=300
-        )
+        script.write_text(PREAMBLE + code + MEASURE)
+        command = [sys.executable, script, str(ranks)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     if done.returncode:
         raise RuntimeError(f"the contender failed:\n{done.stdout}\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -128,24 +105,16 @@ def main() -> None:
     for name, ranks in tqdm([key for _ in range(rounds) for key in seconds], desc="launches"):
         seconds[name, ranks].append(measure(CONTENDERS[name], ranks))
     median = {key: statistics.median(values) for key, values in seconds.items()}
-    write_section("Launch latency", _table(median, rounds))
-
-
-def _table(median: dict[tuple[str, int], float], rounds: int) -> str:
-    lines = [
-        "Seconds until n ranks have started, met in one all-reduce and returned; "
-        f"median of {rounds} rounds, each in a fresh process with torch imported.",
-        "",
-        f"On {describe_machine()}.",
-        "",
-        "| launcher | " + " | ".join(f"{n} ranks" for n in RANKS) + " | 4 ranks, against warm `launch` |",
-        "|---|" + "--:|" * (len(RANKS) + 1),
-    ]
-    warm = median["launch, warm", 4]
+    rows = []
     for name in CONTENDERS:
-        cells = [f"{median[name, n]:.2f}" for n in RANKS]
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {median[name, 4] / warm:.1f} x |")
-    return "\n".join(lines)
+        ratio = f"{median[name, 4] / median['launch, warm', 4]:.1f} x"
+        rows.append([name, *(f"{median[name, n]:.2f}" for n in RANKS), ratio])
+    about = (
+        "Seconds until n ranks have started, met in one all-reduce and returned; "
+        f"median of {rounds} rounds, each in a fresh process with torch imported."
+    )
+    head = " | ".join(["launcher", *(f"{n} ranks" for n in RANKS), "4 ranks, against warm `launch`"])
+    write_section("Launch latency", about, table(head, rows))
 
 
 if __name__ == "__main__":

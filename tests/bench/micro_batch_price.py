@@ -10,56 +10,49 @@ from functools import partial
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from course_lib import device
-from course_lib.lstm.gpt import GPTBlock
+from course_lib.lstm import GPTBlock
 from tests.bench.calibration import PRECISIONS, autocast_for, computing_in, seconds_in_a_row
-from tests.bench.table import describe_machine, write_section
+from tests.bench.table import table, write_section
 
 SEQUENCES, STEPS = 128, 128
 CUTS = (2, 8, 32)
 
 
 def in_pieces(layer: nn.Module, inputs: torch.Tensor, pieces: int, precision: str) -> None:
-    """A forward and a backward pass of each micro-batch; inputs are (steps, sequences, width)."""
+    """Run a forward and a backward pass of each micro-batch; inputs are (steps, sequences, width)."""
     for piece in inputs.chunk(pieces, dim=1):
         with autocast_for(precision):
             outputs, _ = layer(piece)
         outputs.sum().backward()
 
 
-def row(width: int, precision: str) -> str:
-    """The milliseconds of the whole batch and the prices of its cuts, for both kinds of layer."""
-    cells = []
-    for make in (nn.LSTM, GPTBlock):
-        layer = make(width, width) if make is nn.LSTM else make(width)
+def row(width: int, precision: str) -> list[object]:
+    """Return the milliseconds of the whole batch and the prices of its cuts, for both kinds of layer."""
+    cells: list[object] = [precision, width]
+    for layer in (nn.LSTM(width, width), GPTBlock(width)):
         layer = layer.to(device())
         inputs = torch.randn(STEPS, SEQUENCES, width, device=device(), requires_grad=True)
         with computing_in(precision):
-            whole, *cut = (
-                seconds_in_a_row(partial(in_pieces, layer, inputs, pieces, precision), at_least=0.05)
-                for pieces in (1, *CUTS)
-            )
+            work = [partial(in_pieces, layer, inputs, pieces, precision) for pieces in (1, *CUTS)]
+            whole, *cut = (seconds_in_a_row(each, at_least=0.05) for each in work)
         cells += [f"{1000 * whole:.2f}", *(f"{seconds / whole:.2f}" for seconds in cut)]
-    return f"| {precision} | {width} | " + " | ".join(cells) + " |"
+    return cells
 
 
 def main() -> None:
     """Measure and write the table."""
-    on_gpu = torch.cuda.is_available()
     sizes = [(width, precision) for precision in PRECISIONS for width in (256, 1024)] + [(4096, "bfloat16")]
-    if not on_gpu:
+    if not torch.cuda.is_available():
         sizes = [(64, "float32")]
-    heads = " | ".join(f"{kind}, ms | " + " | ".join(f"x {cut}" for cut in CUTS) for kind in ("LSTM", "GPT"))
-    lines = [f"| precision | width | {heads} |", "|---|--:|" + "--:|" * (2 * len(CUTS) + 2)]
-    lines += [row(*size) for size in tqdm(sizes, desc="sizes", disable=None)]
+    head = " | ".join(f"{kind}, ms | " + " | ".join(f"x {cut}" for cut in CUTS) for kind in ("LSTM", "GPT"))
     write_section(
         "The price of micro-batches, LSTM and GPT",
-        f"`python -m tests.bench.micro_batch_price`, on {describe_machine()}.\n\n"
         f"One layer, forward and backward, {SEQUENCES} sequences of {STEPS} steps at once (ms), and all micro-batches "
         "one after another as a multiple of that. `tf32` is PyTorch's default: TF32 in cuDNN's LSTM, float32 in a "
-        "GPT's matrices.\n\n" + "\n".join(lines),
+        "GPT's matrices.",
+        table(f"precision | width | {head}", [row(*size) for size in sizes]),
     )
 
 

@@ -38,19 +38,8 @@ from course_lib.strategies import STRATEGIES
 RANKS = (2, 4, 8)
 SIZES = (4 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20)
 RAS_PORT = 28028
-HANG_SECONDS = 12  # PyTorch's timeout for a collective, in the job that hangs
-HANGING_JOB = f"""
-import datetime, os, time, torch, torch.distributed as dist
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-dist.init_process_group("nccl", timeout=datetime.timedelta(seconds={HANG_SECONDS}))
-gradients = torch.ones(1_000_000, device="cuda")
-for update in range(5):
-    if not (update == 3 and dist.get_rank() == 2):  # a rank that leaves an update out: an uneven shard, say
-        dist.all_reduce(gradients)
-    torch.cuda.synchronize()
-    print(f"update {{update}} done", flush=True)
-time.sleep(60)  # rank 2 is done with its updates, and saves what it has: it still answers
-"""
+HANG_SECONDS = 12  # PyTorch's timeout for a collective in the job that hangs
+HANGING_JOB = Path(__file__).resolve().parents[2] / "docs" / "nccl" / "hang" / "job.py"
 
 
 def main() -> None:
@@ -99,15 +88,13 @@ def one_update(name: str) -> None:
 def hang(out: Path) -> None:
     """Run the job that hangs, ask NCCL about it meanwhile, and keep what it leaves behind."""
     out.mkdir(exist_ok=True)
-    job = out / "job.py"
-    job.write_text(HANGING_JOB.lstrip())
     variables = {
         "TORCH_FR_BUFFER_SIZE": "2000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": str(out.resolve() / "flight_recorder_"),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(job)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(HANGING_JOB)]
     with (out / "watchdog.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **variables})
         time.sleep(HANG_SECONDS * 0.8 + 4)

@@ -21,21 +21,13 @@ from course_lib.planning.schedules import make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import DDP, FSDP, Pipeline, Strategy
 from course_lib.strategies.fsdp import sharded_modules
-from tests.bench.data_parallel import alternate
-from tests.bench.table import describe_machine, write_section
+from tests.bench.table import alternate, table, write_section
 
 RANKS, LAYERS, STEPS, ROUNDS = 4, 8, 32, 15
 HIDDEN = 1024 if torch.cuda.is_available() else 16
 BATCH = AddingProblem(128, (STEPS, STEPS)).batch(range(128))
 adam = partial(torch.optim.Adam, lr=0.001)
-SCHEDULES = (
-    ("gpipe", 8, 1),
-    ("1f1b", 8, 1),
-    ("interleaved", 8, 1),
-    ("zb-h1", 8, 1),
-    ("zb-v", 8, 1),
-    ("wavefront", 2, 4),
-)
+SCHEDULES = [(name, 8, 1) for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")] + [("wavefront", 2, 4)]
 
 
 def model() -> SequenceModel:
@@ -82,14 +74,9 @@ def data_parallel() -> list[float]:
 def sharded() -> list[float]:
     waits = prefetching(None)
     for block in sharded_modules(waits.model)[2:]:  # a block is gathered only when the one before it is done
-        block.register_forward_pre_hook(_finish)
-        block.register_full_backward_pre_hook(_finish)
+        block.register_forward_pre_hook(lambda *_: machine.wait_for_gpu())
+        block.register_full_backward_pre_hook(lambda *_: machine.wait_for_gpu())
     return _times([waits, prefetching(None), prefetching(2), prefetching(None, reshard_after_forward=False)])
-
-
-def _finish(*_) -> None:
-    if machine.gpus():
-        torch.cuda.synchronize()
 
 
 def _times(strategies: list[Strategy]) -> list[float]:
@@ -130,46 +117,30 @@ def against_simulation(schedule: Schedule) -> tuple[float, float, float]:
 
 def main() -> None:
     """Measure, print and write the tables."""
+    alone, *sent = launch(data_parallel, ranks=RANKS, timeout=240)[0]
+    updates = [["gradients stay on the rank", f"{alone * 1e3:.1f}", ""]]
+    ways = ("summed after the backward pass, tensor by tensor", "DDP: summed during it, in buckets")
+    for way, spent in zip(ways, sent, strict=True):
+        updates.append([way, f"{spent * 1e3:.1f}", f"{(spent - alone) * 1e3:.1f}"])
+    times = launch(sharded, ranks=RANKS, timeout=240)[0]
+    ways = ("each block gathered when it is needed", "left to PyTorch", "told to gather two blocks ahead", "kept whole")
+    fsdp = [[way, f"{spent * 1e3:.1f}", f"{times[0] / spent:.2f} x"] for way, spent in zip(ways, times, strict=True)]
+    pipelines = []
+    for name, pieces, chunks in SCHEDULES:
+        spent, simulated, bubble = against_simulation(make_schedule(name, RANKS, pieces, chunks))
+        numbers = [f"{simulated * 1e3:.1f}", f"{spent * 1e3:.1f}", f"{spent / simulated:.2f}", f"{bubble:.0%}"]
+        pipelines.append([name, f"{pieces} x {chunks}", *numbers])
+    tables = [
+        table("update | ms | more than the first row", updates),
+        table("FSDP | ms | against the first", fsdp),
+        table("schedule | micro-batches x chunks | simulated, ms | measured, ms | ratio | bubble", pipelines),
+    ]
+    if not torch.cuda.is_available():
+        return print("\n\n".join(tables))
     shared = " sharing one GPU" if machine.gpus() < RANKS else ""
     where = f"{RANKS} ranks{shared}, {LAYERS} layers of {HIDDEN}, 128 sequences of {STEPS} steps, NCCL"
-    if torch.cuda.is_available():
-        where += f" {'.'.join(map(str, machine.nccl_version()))}"
-    about = [f"{where}; the median of {ROUNDS} rounds.", "", f"On {describe_machine()}.", ""]
-    alone, after, overlapped = launch(data_parallel, ranks=RANKS, timeout=240)[0]
-    rows = [
-        f"| gradients stay on the rank | {alone * 1e3:.1f} | |",
-        f"| summed after the backward pass, tensor by tensor | {after * 1e3:.1f} | {(after - alone) * 1e3:.1f} |",
-        f"| DDP: summed during it, in buckets | {overlapped * 1e3:.1f} | {(overlapped - alone) * 1e3:.1f} |",
-    ]
-    head = ["| update | ms | more than the first row |", "|---|--:|--:|"]
-    data_parallel_table = [*head, *rows]
-    names = (
-        "each block gathered when it is needed",
-        "left to PyTorch",
-        "told to gather two blocks ahead",
-        "kept whole",
-    )
-    taken = launch(sharded, ranks=RANKS, timeout=240)[0]
-    rows = [
-        f"| {name} | {spent * 1e3:.1f} | {taken[0] / spent:.2f} x |" for name, spent in zip(names, taken, strict=True)
-    ]
-    sharded_table = ["| FSDP | ms | against the first |", "|---|--:|--:|", *rows]
-    rows = []
-    for name, pieces, chunks in SCHEDULES:
-        schedule = make_schedule(name, RANKS, pieces, chunks)
-        spent, simulated, bubble = against_simulation(schedule)
-        cells = f"{simulated * 1e3:.1f} | {spent * 1e3:.1f} | {spent / simulated:.2f} | {bubble:.0%}"
-        rows.append(f"| {name} | {pieces} x {chunks} | {cells} |")
-        print(rows[-1], flush=True)
-    head = [
-        "| schedule | micro-batches x chunks | simulated, ms | measured, ms | ratio | bubble |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    tables = [*data_parallel_table, "", *sharded_table, "", *head, *rows]
-    if torch.cuda.is_available():
-        write_section("NCCL", "\n".join([*about, *tables]))
-    else:
-        print("\n".join(tables))
+    about = f"{where} {'.'.join(map(str, machine.nccl_version()))}; the median of {ROUNDS} rounds."
+    write_section("NCCL", about, *tables)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from course_lib.lstm import BatchSize, cross_entropy, lstm_model
 from course_lib.planning import Link, Network, Plan, Schedule, Work, h200_block_times, one_f_one_b, plans
 from course_lib.strategies import Hybrid
 from course_lib.training.measurement import Twin, plan_seconds, sgd, update_times
-from tests.bench.table import describe_machine, write_section
+from tests.bench.table import table, write_section
 
 LINK = Link(20e-6, 12e9)
 FASTEST, OTHERS = 6, 10  # plans of each number of ranks that are measured: the best predicted, and some of the rest
@@ -64,23 +64,17 @@ def main() -> None:
         lost.append(spent[0] / min(spent))
         for plan, seconds in zip(made, spent, strict=True):
             errors.append(abs(plan.seconds / seconds - 1))
-            numbers = f"{plan.seconds * 1000:.0f} | {seconds * 1000:.0f} | {plan.seconds / seconds - 1:+.1%}"
-            rows.append(f"| {plan.name} | {plan.pieces} | {numbers} | {seconds / min(spent):.2f} |")
-    lines = [
+            numbers = [f"{plan.seconds * 1000:.0f}", f"{seconds * 1000:.0f}", f"{plan.seconds / seconds - 1:+.1%}"]
+            rows.append([plan.name, plan.pieces, *numbers, f"{seconds / min(spent):.2f}"])
+    about = (
         f"{len(rows)} plans of 2 to 4 ranks for six layers of 4096 units on H200s and a link of 12 GB/s; paced ranks, "
         "blocks gathered in turn. For each number of ranks: the plans predicted best, the planner's choice first, and "
-        f"some of the others. Starting an action takes {overhead * 1000:.1f} ms.",
-        "",
-        f"On {describe_machine()}.",
-        "",
-        f"Median error {statistics.median(errors):.1%}, largest {max(errors):.1%}. The chosen plan against the best "
-        f"measured: {', '.join(f'{ratio:.2f}' for ratio in lost)}.",
-        "",
-        "| replicas x stages | pieces | predicted, ms | measured, ms | error | against the best |",
-        "|---|---|--:|--:|--:|--:|",
-        *rows,
-    ]
-    write_section("Planner", "\n".join(lines))
+        f"some of the others. Starting an action takes {overhead * 1000:.1f} ms. Median error "
+        f"{statistics.median(errors):.1%}, largest {max(errors):.1%}. The chosen plan against the best measured: "
+        f"{', '.join(f'{ratio:.2f}' for ratio in lost)}."
+    )
+    head = "replicas x stages | pieces | predicted, ms | measured, ms | error | against the best"
+    write_section("Planner", about, table(head, rows))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""The benchmark's results, as tables in `tests/bench/README.md`: one section per benchmark."""
+"""What benchmarks share: contenders that take turns, and tables in `tests/bench/README.md`, one section for each."""
 
 from __future__ import annotations
 
 import platform
 import re
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -14,8 +17,21 @@ from course_lib import machine
 RESULTS = Path(__file__).with_name("README.md")
 
 
+def alternate(contenders: Sequence[Callable[[], object]], rounds: int, warm_up: int = 1) -> list[float]:
+    """Return the median seconds of each contender. They take turns, so that a noisy minute hits them all."""
+    times: list[list[float]] = [[] for _ in contenders]
+    for _ in range(warm_up + rounds):
+        for contender, spent in zip(contenders, times, strict=True):
+            machine.wait_for_gpu()
+            began = time.perf_counter()
+            contender()
+            machine.wait_for_gpu()
+            spent.append(time.perf_counter() - began)
+    return [statistics.median(spent[warm_up:]) for spent in times]
+
+
 def describe_machine() -> str:
-    """The machine in words, without its name: cores, memory, processor, GPUs, versions."""
+    """Return the machine in words, without its name: cores, memory, processor, GPUs, versions."""
     memory = machine.memory_bytes()
     parts = [f"{machine.cores()} {platform.machine()} cores, {platform.system()}"]
     if memory:
@@ -26,13 +42,19 @@ def describe_machine() -> str:
     return ", ".join(parts)
 
 
-def write_section(title: str, body: str) -> None:
-    """Print a section and put it in place of the section of the same title."""
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """Return a Markdown table: words to the left, columns whose first cell has a digit or a sign to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    rule = "|".join("--:" if re.match(r"[-+]?\d", cell) else "---" for cell in cells[0])
+    return "\n".join([f"| {head} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in cells)])
+
+
+def write_section(title: str, about: str, *tables: str) -> None:
+    """Print a section and put it in place of the section with the same title."""
+    body = "\n\n".join([about, f"On {describe_machine()}.", *tables])
     print(f"\n## {title}\n\n{body}\n")
-    old = RESULTS.read_text() if RESULTS.exists() else "# Benchmarks\n\nMeasured by `make bench`.\n"
-    head, *sections = re.split(r"^(?=## )", old, flags=re.MULTILINE)
-    kept = [section for section in sections if not section.startswith(f"## {title}\n")]
-    new = [*(section.strip() for section in kept), f"## {title}\n\n{body}"]
+    head, *sections = re.split(r"^(?=## )", RESULTS.read_text(), flags=re.MULTILINE)
+    kept = [section.strip() for section in sections if not section.startswith(f"## {title}\n")]
     aside = RESULTS.with_suffix(".tmp")
-    aside.write_text("\n\n".join([head.strip(), *sorted(new)]) + "\n")
+    aside.write_text("\n\n".join([head.strip(), *sorted([*kept, f"## {title}\n\n{body}"])]) + "\n")
     aside.replace(RESULTS)

@@ -268,7 +268,7 @@ def test_a_part_that_was_lost_to_a_clock_is_named():
     assert mark.points == 0
 
 
-@pytest.mark.slow  # tests/bench/grading.py has twelve of each lesson, five times
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_class_beside_four_spinning_processes_earns_everything_and_the_same_again(tmp_path):
     need_a_sandbox()

@@ -93,6 +93,5 @@ def test_an_interrupt_ends_everything_with_a_sentence(tmp_path, seconds):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_an_interrupt_at_random_moments_on_a_busy_machine_ends_everything(tmp_path):
-    """tests/bench/grading.py has forty of them, and how long the longest takes: here other tests run beside it."""
     need_a_sandbox()
     random_interrupts(tmp_path, 5, worst=PATIENCE)

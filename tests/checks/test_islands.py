@@ -326,7 +326,7 @@ def test_a_lone_surrogate_in_a_notebook_reaches_no_file(tmp_path):
     )
 
 
-@pytest.mark.slow  # tests/bench/grading.py has one of 300
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_class_from_the_banks_gets_the_marks_that_the_banks_say(tmp_path):
     need_a_sandbox()

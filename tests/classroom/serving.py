@@ -174,11 +174,9 @@ async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncI
 
 
 @contextmanager
-def class_in_a_process(
-    record: Path, *words: str, port: int = 0, stderr: Any = None, module: str = "course_lib"
-) -> Iterator[Served]:
+def class_in_a_process(record: Path, *words: str, port: int = 0, stderr: Any = None) -> Iterator[Served]:
     """`course class`, which a test may kill."""
-    command = [sys.executable, "-m", module, "class", "--no-browser", "--record", str(record)]
+    command = [sys.executable, "-m", "course_lib", "class", "--no-browser", "--record", str(record)]
     command += ["--port", str(port or free_port()), *words]
     env = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=env, cwd=record.parent)
