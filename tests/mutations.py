@@ -284,7 +284,7 @@ MUTATIONS = [
     Mutation(
         "a picture of paced times does not say so",
         "pictures/schedule_chart.py",
-        "paced = any(box.paced for box in timed)",
+        "paced = any(one.paced for one in timed)",
         "paced = False",
     ),
 ]

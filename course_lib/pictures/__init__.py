@@ -1,13 +1,14 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
-from course_lib.pictures.charts import curves, losses, memory, padding, placement, plan_bars
+from course_lib.pictures.bars import memory, placement, plan_bars
 from course_lib.pictures.communication import collectives, link, link_matrix
-from course_lib.pictures.cuts import cut_edges, layer_by_time, mesh, split_cell
+from course_lib.pictures.curves import curves, losses, padding
+from course_lib.pictures.cuts import cut_edges
 from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.schedule_chart import schedule
+from course_lib.pictures.svg import diagram
 from course_lib.pictures.timeline import comparison, messages, timeline
-from course_lib.pictures.transformer_cuts import causal_pieces, ring_turns, split_mlp
 from course_lib.pictures.widgets.all_reduce import explore_all_reduce
 from course_lib.pictures.widgets.batches import explore_batches
 from course_lib.pictures.widgets.bench import schedule_bench
@@ -18,8 +19,8 @@ from course_lib.pictures.widgets.scaling import explore_scaling
 from course_lib.pictures.widgets.schedules import explore_schedules
 
 __all__ = [
-    "Picture", "causal_pieces", "collectives", "comparison", "curves", "cut_edges", "explore_all_reduce",
-    "explore_batches", "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules",
-    "gather_and_drop", "layer_by_time", "link", "link_matrix", "losses", "memory", "mesh", "messages", "padding",
-    "placement", "plan_bars", "ring_turns", "schedule", "schedule_bench", "split_cell", "split_mlp", "timeline",
+    "Picture", "collectives", "comparison", "curves", "cut_edges", "diagram", "explore_all_reduce", "explore_batches",
+    "explore_memory", "explore_meshes", "explore_placement", "explore_scaling", "explore_schedules", "gather_and_drop",
+    "link", "link_matrix", "losses", "memory", "messages", "padding", "placement", "plan_bars", "schedule",
+    "schedule_bench", "timeline",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import base64
 import html
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,9 @@ BLOCKS = {"way-in": "#B2DF8A", "layer": "#56B4E9", "way-out": "#F0E442"}
 INK = "#333333"
 LETTERS = 12  # points, the smallest letters of a picture: 12 pixels if 9 inches are 648 pixels
 SHADE = 0.7  # the brightness of a virtual stage, relative to the previous one
+DPI = 160  # a little more than twice the page's pixels, for projectors
+POINTS_PER_INCH = 72
+POINTS_PER_EM = 13.1  # with JupyterLab's font, about 650 pixels for nine inches
 
 
 def colors_for(names: list[str]) -> dict[str, str]:
@@ -50,21 +54,36 @@ def shaded(color: str, virtual: int) -> str:
     return "#" + "".join(f"{round(part * SHADE**virtual):02X}" for part in parts)
 
 
-def block_name(number: int, blocks: int) -> tuple[str, str]:
-    """Return a block's short name and its key in `BLOCKS`: the input block, an LSTM layer, or the output block."""
-    if number == 0:
-        return "embedding", "way-in"
-    return ("head", "way-out") if number == blocks - 1 else (str(number), "layer")
+def image_html(kind: str, image: bytes, alt: str, width: float, height: float) -> str:
+    """Return an HTML image with its alt text; `width` and `height` are in points.
+
+    It grows with the surrounding text. The background is white even on a dark page, because the colors need it.
+    """
+    style = f"width:{width / POINTS_PER_EM:.3g}em;max-width:100%;height:auto;background:white;border-radius:4px"
+    source = f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+    size = f'width="{width:.0f}" height="{height:.0f}"'
+    return f'<img alt="{html.escape(alt)}" {size} style="{style}" src="{source}">'
 
 
-DPI = 160  # a little more than twice the page's pixels, for projectors
-SHADES = 128  # enough for the course's colors and the edges of letters
-POINTS_PER_INCH = 72
-EMS_PER_INCH = 5.5  # with JupyterLab's font, about 650 pixels for nine inches
+class Displayed:
+    """What a notebook displays as an image, with a text description for readers who cannot see it."""
+
+    alt: str
+
+    @property
+    def html(self) -> str:
+        """Return the image as HTML, which keeps its alt text in JupyterLab."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {"text/html": self.html, "text/plain": self.alt}
 
 
 @dataclass(frozen=True, repr=False)
-class Picture:
+class Picture(Displayed):
     """A matplotlib `figure` and its text description, `alt`."""
 
     figure: Figure
@@ -79,31 +98,25 @@ class Picture:
         for words in self.figure.findobj(Text):
             words.set_fontsize(max(LETTERS, words.get_fontsize()))
 
-    def __repr__(self) -> str:
-        return self.alt
-
     def save(self, path: str | Path) -> None:
         """Write the picture to a file; the extension decides the format."""
         self.figure.savefig(path, dpi=DPI)
 
+    @cached_property
     def png(self) -> bytes:
-        """Return the picture as PNG with at most 128 colors: about a third of the bytes that matplotlib would write."""
+        """The picture as PNG with at most 128 colors: about a third of the bytes that matplotlib would write."""
         from PIL import Image
 
         drawn, small = io.BytesIO(), io.BytesIO()
         self.figure.savefig(drawn, format="png", dpi=DPI)
-        Image.open(drawn).convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "png", optimize=True)
         return small.getvalue()
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        """Return an HTML image, which keeps its alt text in JupyterLab, and a plain image for viewers without HTML.
+    @property
+    def html(self) -> str:
+        width, height = self.figure.get_size_inches() * POINTS_PER_INCH
+        return image_html("png", self.png, self.alt, width, height)
 
-        Both are PNG: viewers that sanitize a notebook's outputs, such as GitHub's, have dropped or damaged SVG. The
-        width scales with the surrounding text. The background is white even on a dark page, because the colors need it.
-        """
-        width, height = self.figure.get_size_inches()
-        image = base64.b64encode(self.png()).decode()
-        style = f"width:{width * EMS_PER_INCH:g}em;max-width:100%;height:auto;background:white;border-radius:4px"
-        size = f'width="{width * POINTS_PER_INCH:.0f}" height="{height * POINTS_PER_INCH:.0f}"'
-        shown = f'<img alt="{html.escape(self.alt)}" {size} style="{style}" src="data:image/png;base64,{image}">'
-        return {"text/html": shown, "image/png": image, "text/plain": self.alt}
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Add a plain image for viewers without HTML, such as LaTeX."""
+        return {**super()._repr_mimebundle_(), "image/png": base64.b64encode(self.png).decode()}

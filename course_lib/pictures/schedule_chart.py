@@ -1,19 +1,16 @@
-"""A pipeline schedule, simulated or measured: one row per stage, one box per action, and what each stage holds."""
+"""A pipeline schedule, simulated or measured: one row per stage, one box per action, and what each stage holds.
+
+The widgets of lesson 06 draw their rows with the same functions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
-
-from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture, shaded
-from course_lib.pictures.timeline import rank_axes, row_axes, time_unit
+from course_lib.pictures.svg import DARKEST, SHEET, Drawing, box, breadth, element, legend, line, text
+from course_lib.planning.actions import Action, Held
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import (
     NAMES,
@@ -25,14 +22,14 @@ from course_lib.planning.simulation import (
     pieces_of,
     simulate,
 )
+from course_lib.words import counted
 
-WIDTH = 9.0  # the picture's width in inches
-SPACE = 0.68  # the share of that width used for the actions
-TOUCHING = 0.13  # inches; in narrower boxes, the numbers of neighbors would touch
-CHARACTER = 0.11  # the width in inches of a label's character, including its share of the margin
-TALL = 0.76  # the height of a box; a row is 1
+LEFT, WIDTH = 66, 514  # the left edge and the width of the time axis
+RIGHT = LEFT + WIDTH + 14  # the left edge of the bars of what is held
+TOP, ROW, TALL = 64, 34, 28  # the first row, the distance between two rows, and the height of a box
 COST = "units"
-TEXT = {"F": "white", "B": "black", "W": "white", "R": "black"}
+DARKER = "; darker boxes: a later virtual stage"
+CLASSES = {kind: name.replace(" ", "-") for kind, name in NAMES.items()}
 
 
 def schedule(
@@ -43,7 +40,7 @@ def schedule(
     unit: str = COST,
     idle: str = "idle",
     held: bool = True,
-) -> Picture:
+) -> Drawing:
     """Draw the actions of each stage or device over time, the first on top, and next to them the most that each holds.
 
     `actions` is the result of `simulate` or `measured`; a `Schedule` is simulated with every action taking 1.
@@ -59,102 +56,112 @@ def schedule(
         actions = simulate(actions)
     if isinstance(actions, Simulation):
         actions, name, seconds = actions.timed, name or actions.schedule.name, bool(seconds)
-    timed, unit = _from_zero(actions, "" if seconds is not False else unit)
-    stages = max(1, len(peak_share(timed)))
-    figure = Figure(figsize=(WIDTH, 1.4 + 0.38 * stages), layout="constrained")
-    left, *bars = figure.subplots(1, 1 + held, width_ratios=(6, 1)[: 1 + held], sharey=True, squeeze=False)[0]
-    paced = any(box.paced for box in timed)
-    virtual = pieces_of(timed)[2]
-    rank_axes(left, stages, unit, paced, rows=_row(virtual), sleeping="actions")
-    if virtual > 1:
-        left.set_xlabel(f"{left.get_xlabel()}; second shade: a later virtual stage", color=INK)
-    _draw_actions(left, timed, stages)
-    for right in bars:
-        _draw_peaks(right, timed)
+    if not actions:
+        return Drawing("", SHEET, ROW, "Schedule with no actions: give a Simulation, or what measured() returned")
+    scale = 1.0
+    if seconds is not False:
+        unit, scale = ("seconds", 1.0) if makespan(actions) >= 2 else ("milliseconds", 1000.0)
+    start = min(step.start for step in actions)
+    timed = [replace(one, start=(one.start - start) * scale, end=(one.end - start) * scale) for one in actions]
+    shares, (_, chunks, virtual) = peak_share(timed), pieces_of(timed)
+    row, stages = "device" if virtual > 1 else "stage", len(shares)
     facts = f"makespan {makespan(timed):.4g}{'' if unit == COST else ' ' + unit}, bubble {bubble(timed):.1%}"
-    left.set_title(f"{name}: {facts}" if name else facts, loc="left", color=INK)
-    handles = [Patch(facecolor=COLORS[meaning], label=words) for meaning, words in _meanings(timed, idle).items()]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
-    return Picture(figure, _describe(timed, name, facts, paced, held))
+    paced = any(one.paced for one in timed)
+    axis = f"time in {unit}" + " (paced: actions sleep to a fixed length)" * paced + DARKER * (virtual > 1)
+    width = (WIDTH if held else SHEET - LEFT) / (makespan(timed) or 1)
+    bottom = TOP + ROW * stages
+    shapes = [
+        kinds_legend(timed, LEFT, 16, idle),
+        text(LEFT, 44, f"{name}: {facts}" if name else facts, "ink strong"),
+        row_names(stages, TOP, row),
+        idle_rows(stages, TOP, width * makespan(timed)),
+        plain_boxes(timed, width, TOP, (chunks, virtual)),
+        held_bars(shares, TOP) if held else "",
+        time_axis(makespan(timed), width, bottom, axis),
+    ]
+    words = counted(stages, row) + (f" with {virtual} virtual stages each" if virtual > 1 else "")
+    words = f"{('Paced schedule ' if paced else 'Schedule ') + name}".strip() + f" on {words}: {facts}"
+    if held:
+        words += f"; held at most, of the batch: {', '.join(share.percent for share in shares)}"
+    return Drawing("".join(shapes), SHEET, bottom + 40, words)
 
 
-def _from_zero(actions: Sequence[TimedAction], own_unit: str) -> tuple[list[TimedAction], str]:
-    """Return the actions with times that start at 0, in `own_unit`, or else in seconds or milliseconds."""
-    start = min((box.start for box in actions), default=0.0)
-    unit, scale = (own_unit, 1.0) if own_unit else time_unit(makespan(actions))
-    moved = [replace(box, start=(box.start - start) * scale, end=(box.end - start) * scale) for box in actions]
-    return moved, unit
+def kinds_legend(timed: Sequence[TimedAction], x: float, y: float, idle: str = "idle") -> str:
+    """Draw the legend of the kinds of actions that there are, and of gray."""
+    pieces = {kind: {(one.stage, one.action.piece) for one in timed if one.action.kind == kind} for kind in NAMES}
+    words = {CLASSES[kind]: NAMES[kind] for kind in NAMES if pieces[kind]}
+    if pieces["W"]:
+        words["backward"] = "backward (inputs, or both)" if pieces["B"] - pieces["W"] else "backward (inputs)"
+    return legend([*words.items(), ("idle", idle)], x, y)
 
 
-def _row(virtual: int) -> str:
-    """Return the name of a row: a stage, or a device if it has several virtual stages."""
-    return "device" if virtual > 1 else "stage"
+def row_names(stages: int, top: float, row: str = "stage") -> str:
+    """Draw the row labels: stage 0, stage 1, ..."""
+    return "".join(text(0, top + ROW * stage + TALL / 2 + 4.5, f"{row} {stage}") for stage in range(stages))
 
 
-def _meanings(timed: Sequence[TimedAction], idle: str) -> dict[str, str]:
-    """Return the colors that the picture needs, and what they mean."""
-    pieces = {kind: {(box.stage, box.action.piece) for box in timed if box.action.kind == kind} for kind in NAMES}
-    words = {NAMES[kind]: NAMES[kind] for kind in NAMES if pieces[kind]}
-    split = "backward (inputs, or both)" if pieces["B"] - pieces["W"] else "backward (inputs)"
-    return words | ({"backward": split} if pieces["W"] else {}) | {"idle": idle}
+def idle_rows(stages: int, top: float, width: float) -> str:
+    """Draw the gray background of the rows. The bubble is whatever stays gray."""
+    return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
 
 
-def _draw_actions(axes: Axes, timed: Sequence[TimedAction], stages: int) -> None:
-    duration = makespan(timed)
-    _, chunks, virtual = pieces_of(timed)
-    for stage in range(stages):
-        axes.broken_barh([(0, duration)], (stage - TALL / 2, TALL), facecolor=COLORS["idle"])
-        for (kind, name), number in product(NAMES.items(), range(virtual)):
-            meant = (stage, kind, number)
-            boxes = [box for box in timed if (box.stage, box.action.kind, box.action.virtual) == meant]
-            color = shaded(COLORS[name], number)
-            _draw_boxes(axes, boxes, stage - TALL / 2, TALL, facecolor=color, edgecolor="white", linewidth=0.6)
-    for box in timed:
-        _name_box(axes, box, chunks, virtual, (box.end - box.start) / (duration or 1) * WIDTH * SPACE)
-    axes.set_xlim(0, duration or 1)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=duration >= 5, steps=[1, 2, 5, 10]))
+def color_class(action: Action) -> str:
+    """Return the class of a box: its kind of work, and a darker shade for a later virtual stage."""
+    shade = f" shade{min(action.virtual, DARKEST)}" if action.virtual else ""
+    return CLASSES[action.kind] + shade
 
 
-def _draw_boxes(axes: Axes, timed: Sequence[TimedAction], top: float, tall: float, **look: Any) -> None:
-    if timed:
-        axes.broken_barh([(box.start, box.end - box.start) for box in timed], (top, tall), **look)
+def ink_on(action: Action) -> str:
+    """Return the class of a box's label."""
+    return "on-dark" if action.virtual or action.kind in "FW" else "on-light"
 
 
-def _name_box(axes: Axes, box: TimedAction, chunks: int, virtual: int, inches: float) -> None:
-    """Write the piece into its box. If boxes are so narrow that numbers would touch, write only micro-batch 0."""
-    if inches < TOUCHING and box.action.micro_batch:
-        return
-    for label in (box.action.label(chunks, virtual)[1:], box.action.label(chunks)[1:]):
-        if (len(label) - label.count(".") / 2) * CHARACTER <= inches:
-            color = "white" if box.action.virtual else TEXT[box.action.kind]
-            middle = (box.start + box.end) / 2
-            axes.text(middle, box.stage, label, ha="center", va="center_baseline", color=color)
-            return
+def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
+    """Return the micro-batch and, if there are several, the chunk and the virtual stage, if they fit."""
+    for label in (action.label(chunks, virtual), action.label(chunks)):
+        shown = label if kind else label[1:]
+        if breadth(shown) + 1.5 <= width:
+            return shown
+    return ""
 
 
-def _draw_peaks(axes: Axes, timed: Sequence[TimedAction]) -> None:
-    held = peak_share(timed)
-    activations = [share.activations for share in held]
-    axes.barh(range(len(held)), activations, height=TALL, color=MEMORY["activations"])
-    waiting = [share.for_weights for share in held]
-    color = COLORS["weight gradients"]
-    bars = axes.barh(range(len(held)), waiting, left=activations, height=TALL, color=color)
-    axes.bar_label(bars, [share.percent for share in held], padding=3, color=INK)
-    axes.set_xlim(0, 1.6)  # a fixed range, so that you can compare schedules of the same batch
-    axes.set_xticks([])
-    axes.set_xlabel("held at most,\nof the batch", color=INK)
-    row_axes(axes, len(held) or 1, _row(pieces_of(timed)[2]))
-    axes.tick_params(axis="y", labelleft=False)
+def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: tuple[int, int]) -> str:
+    """Draw all actions at their times, with one path per kind of work, because there may be thousands of boxes.
+
+    `sizes` are the schedule's chunks and virtual stages.
+    """
+    outlines: dict[str, list[str]] = defaultdict(list)
+    labels = []
+    for step in timed:
+        x, y, width = LEFT + step.start * scale, top + ROW * step.stage, (step.end - step.start) * scale
+        gap = 1.0 if width > 5 else 0.0  # narrow boxes touch, because gaps would make them look pale
+        x, wide = x + gap / 2, width - gap
+        outlines[color_class(step.action)].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
+        label = fitting_label(step.action, width, *sizes)
+        if label:
+            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, ink_on(step.action), "middle"))
+    paths = [element("path", d="".join(commands), class_=name) for name, commands in outlines.items()]
+    return "".join([*paths, *labels])
 
 
-def _describe(timed: Sequence[TimedAction], name: str, facts: str, paced: bool, with_peaks: bool) -> str:
-    if not timed:
-        return "Schedule with no actions: give a Simulation, or what measured() returned"
-    held = peak_share(timed)
-    stages, virtual = len(held), pieces_of(timed)[2]
-    kind = ("Paced schedule " if paced else "Schedule ") + name
-    stages_in_words = f"{stages} {_row(virtual)}{'' if stages == 1 else 's'}"
-    stages_in_words += f" with {virtual} virtual stages each" if virtual > 1 else ""
-    shares = ", ".join(share.percent for share in held)
-    peaks = f"; held at most, of the batch: {shares}" if with_peaks else ""
-    return f"{kind.strip()} on {stages_in_words}: {facts}{peaks}"
+def held_bars(held: Collection[Held], top: float) -> str:
+    """Draw the largest share of the batch that each stage holds: activations, and tensors for weight gradients."""
+    shapes = [text(SHEET, top - 7, "held of the batch", "ink", "end")]
+    for stage, share in enumerate(held):
+        y = top + ROW * stage
+        activations, for_weights = 58 * share.activations, 58 * share.for_weights
+        shapes += [box(RIGHT, y, activations, TALL, "activations")]
+        shapes += [box(RIGHT + activations, y, for_weights, TALL, CLASSES["W"])]
+        shapes.append(text(RIGHT + activations + for_weights + 5, y + 18.5, share.percent))
+    return "".join(shapes)
+
+
+def time_axis(longest: float, scale: float, y: float, words: str) -> str:
+    """Draw ticks at round numbers, and the axis label."""
+    steps = (digit * 10.0**power for power in range(-1, 9) for digit in (1, 2, 5))
+    step = next((step for step in steps if longest / step <= 12), 1e9)
+    shapes = []
+    for number in range(int(longest / step) + 1):
+        x = LEFT + number * step * scale
+        shapes += [line(x, y, x, y + 5), text(x, y + 18, f"{number * step:.4g}", "ink", "middle")]
+    return "".join([*shapes, text(LEFT, y + 36, words)])

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from course_lib.pictures.svg import CONTRIBUTORS, box, element, line, text
 from course_lib.pictures.widgets.all_reduce import AllReduce, Message, ring
-from course_lib.pictures.widgets.svg import CONTRIBUTORS, box, element, line, text
 
 SIZE = (640, 310)
 CELL, TALL = 44, 56  # a piece of the tensor on one rank

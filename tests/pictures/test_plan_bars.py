@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from course_lib import pictures
@@ -15,12 +17,15 @@ MADE = best_of_each_way(plans(WORK, 4, Network.flat(Link(1e-3, 1e5)), micro_batc
 
 def test_a_bar_is_as_long_as_the_update_and_the_words_say_where_it_goes():
     picture = pictures.plan_bars(MADE)
-    (axes,) = picture.figure.axes
-    ends = {}
-    for bar in axes.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        ends[row] = max(ends.get(row, 0.0), bar.get_x() + bar.get_width())
-    assert [ends[row] for row in range(len(MADE))] == pytest.approx([1000 * plan.seconds for plan in MADE])
+    boxes = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="24"', picture.shapes)
+    rows = {float(y): [] for _, y, _ in boxes}
+    for x, y, width in boxes:
+        rows[float(y)] += [float(x), float(x) + float(width)]
+    lengths = [max(ends) - min(ends) for ends in rows.values()]
+    longest = max(plan.seconds for plan in MADE)
+    assert [length / max(lengths) for length in lengths] == pytest.approx(
+        [plan.seconds / longest for plan in MADE], abs=0.01
+    )
     assert all(plan.mesh in picture.alt for plan in MADE)
     assert "summing gradients" in picture.alt
 

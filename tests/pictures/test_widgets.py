@@ -50,7 +50,7 @@ def explorer(request):
 
 def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
     kept = explorer.still()
-    words = explorer.showcase().words
+    words = explorer.showcase().alt
     assert kept["text/plain"] == f"{explorer.title}. {words}"
     root = ElementTree.fromstring(kept["image/svg+xml"])
     assert root.get("role") == "img"
@@ -60,7 +60,7 @@ def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
 
 
 def test_every_shape_has_a_color_in_the_light_and_in_the_dark(explorer):
-    from course_lib.pictures.widgets.svg import LIGHT, colors
+    from course_lib.pictures.svg import LIGHT, colors
 
     used = {name for names in re.findall(r'class="([^"]+)"', explorer.drawing.shapes) for name in names.split()}
     known = set(re.findall(r"\.([\w-]+)", colors(LIGHT)))
@@ -76,7 +76,7 @@ def test_every_option_of_every_control_can_be_drawn(explorer):
                 explorer.set(**{name: option})
                 ElementTree.fromstring(explorer.drawing.alone)
                 assert "nan" not in explorer.drawing.shapes
-                assert len(explorer.drawing.words) > 20
+                assert len(explorer.drawing.alt) > 20
 
 
 def test_a_choice_that_is_not_offered_is_answered_with_those_that_are(explorer):
@@ -139,7 +139,7 @@ def test_what_is_chosen_in_the_page_is_drawn_in_the_page(explorer):
     view.places = {**view.places, name: place}
     assert explorer.values[name] == explorer.controls[name].options[place]
     assert view.picture == explorer.drawing.in_page != before
-    assert view.said == explorer.drawing.words
+    assert view.said == explorer.drawing.alt
 
 
 def test_what_is_chosen_in_python_is_shown_in_the_page():
@@ -170,15 +170,15 @@ def test_a_widget_shows_its_still_picture_as_an_output_of_its_own(monkeypatch):
 
 def test_a_ring_is_stepped_to_the_end_where_every_piece_is_complete():
     explorer = explore_all_reduce(4)
-    assert explorer.drawing.words.startswith("Before the first of 6 rounds")
+    assert explorer.drawing.alt.startswith("Before the first of 6 rounds")
     explorer.set(round=3)
-    assert "Round 3 of 6, reduce-scatter: every rank sends one piece" in explorer.drawing.words
-    assert "Complete: 4 of 16 pieces" in explorer.drawing.words
+    assert "Round 3 of 6, reduce-scatter: every rank sends one piece" in explorer.drawing.alt
+    assert "Complete: 4 of 16 pieces" in explorer.drawing.alt
     explorer.set(round=6)
-    assert "Round 6 of 6, all-gather" in explorer.drawing.words
-    assert "Complete: 16 of 16 pieces" in explorer.drawing.words
+    assert "Round 6 of 6, all-gather" in explorer.drawing.alt
+    assert "Complete: 16 of 16 pieces" in explorer.drawing.alt
     formula = "2(n-1)/n x M".translate(TYPESET)
-    assert f"sent 6 MB. One after another, 6 MB of {formula} = 6 MB" in explorer.drawing.words
+    assert f"sent 6 MB. One after another, 6 MB of {formula} = 6 MB" in explorer.drawing.alt
     assert explorer.drawing.shapes.count('class="whole"') == 16
 
 
@@ -229,16 +229,16 @@ def test_the_bench_counts_as_held_only_what_has_begun():
 
 def held(bench) -> list[str]:
     """The numbers behind the bars of what each stage holds."""
-    ours = bench.drawing.shapes.partition("held of the batch")[0]
-    return re.findall(r">(\d+)%</text>", ours)[-len(bench.schedule.stages) :]
+    ours = bench.drawing.shapes.partition("held of the batch")[2]
+    return re.findall(r">(\d+)%</text>", ours)[: len(bench.schedule.stages)]
 
 
 def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)  # before F1, which stage 1 needs before its B0
-    assert bench.drawing.words.startswith("Stage 0 now does B0 as number 2 of 4.")
-    assert "Stuck: this order deadlocks: stage 0 waits with B0 for stage 1's B0" in bench.drawing.words
-    assert "Who waits: stage 0 with B0 for stage 1's B0; stage 1 with F1 for stage 0's F1." in bench.drawing.words
+    assert bench.drawing.alt.startswith("Stage 0 now does B0 as number 2 of 4.")
+    assert "Stuck: this order deadlocks: stage 0 waits with B0 for stage 1's B0" in bench.drawing.alt
+    assert "Who waits: stage 0 with B0 for stage 1's B0; stage 1 with F1 for stage 0's F1." in bench.drawing.alt
     assert "never starts" in bench.drawing.shapes
     assert "never ends" in bench.drawing.below
 
@@ -246,17 +246,17 @@ def test_the_bench_names_the_deadlock_and_who_waits_for_whom():
 def test_a_backward_before_its_own_forward_is_named_too():
     bench = schedule_bench(1, 1)
     bench.move("0:B0", 0)
-    assert "stage 0 does B0 before F0: a backward needs what its forward saved" in bench.drawing.words
-    assert "stage 0 with B0 for its own F0" in bench.drawing.words
+    assert "stage 0 does B0 before F0: a backward needs what its forward saved" in bench.drawing.alt
+    assert "stage 0 with B0 for its own F0" in bench.drawing.alt
 
 
 def test_a_schedule_built_by_hand_is_scored_beside_those_with_a_name():
     bench = schedule_bench(3, 4, start="gpipe")
-    assert "as fast with less memory: 1f1b" in bench.drawing.words
+    assert "as fast with less memory: 1f1b" in bench.drawing.alt
     as_1f1b(bench)
     assert bench.schedule.stages == one_f_one_b(3, 4).stages
     better = "interleaved, looped-bfs, zb-h1, zb-v"
-    assert f"Named schedules that are faster, or as fast with less memory: {better}." in bench.drawing.words
+    assert f"Named schedules that are faster, or as fast with less memory: {better}." in bench.drawing.alt
     assert bench.drawing.below.count("<tr>") == 1 + 1 + 7 + 1  # a head, yours, those with a name, and the bound
 
 
@@ -269,7 +269,7 @@ def test_undo_goes_back_move_by_move_and_then_says_so():
     bench.press("undo")
     assert bench.schedule == first
     bench.press("undo")
-    assert bench.drawing.words.startswith("Nothing to undo.")
+    assert bench.drawing.alt.startswith("Nothing to undo.")
 
 
 def test_other_sizes_begin_again_and_other_costs_keep_what_was_built():
@@ -296,7 +296,7 @@ def test_the_bench_runs_what_was_built_on_real_ranks():
     assert [one.action for one in bench.ran if one.stage == 1] == list(bench.schedule.stages[1])
     assert all(one.paced for one in bench.ran)
     assert "measured on real ranks" in bench.drawing.shapes
-    assert "Measured: " in bench.drawing.words
+    assert "Measured: " in bench.drawing.alt
     bench.move("0:B1", 0)
     assert not bench.ran
 
@@ -305,7 +305,7 @@ def test_the_bench_does_not_run_what_would_hang():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)
     bench.press("run")
-    assert bench.drawing.words.startswith("Not run: it would hang. Stuck")
+    assert bench.drawing.alt.startswith("Not run: it would hang. Stuck")
 
 
 @pytest.mark.parametrize("start", ["1f1b", "zb-v", "wavefront"])
@@ -323,11 +323,11 @@ def test_the_bench_scores_against_a_search_and_the_bound():
     assert row_of(bench, "bound, at your memory") == "16"  # naive holds one at a time: nothing is faster
     bench.set(start="gpipe", link=1)
     bench.press("search")
-    assert bench.drawing.words.startswith("Searched: no faster order of the same actions")
+    assert bench.drawing.alt.startswith("Searched: no faster order of the same actions")
     bench.move("1:B0", 7)
     bench.press("search")
-    assert bench.drawing.words.startswith("Found 12, bound 12, holding no more than yours. Goal: ")
-    assert "It runs: makespan 15" in bench.drawing.words
+    assert bench.drawing.alt.startswith("Found 12, bound 12, holding no more than yours. Goal: ")
+    assert "It runs: makespan 15" in bench.drawing.alt
     assert row_of(bench, "found by the search") == "12"
     bench.set(start="zb-h1")
     assert "found by the search" not in bench.drawing.below
@@ -340,26 +340,24 @@ def row_of(bench, name: str) -> str:
 
 def test_the_bench_counts_the_moves_to_gpipes_time_in_1f1bs_memory():
     bench = schedule_bench(3, 4, start="gpipe")
-    assert (
-        "Goal: makespan 12, as in GPipe; no stage holds over 75%, as in 1F1B. So far: 0 moves." in bench.drawing.words
-    )
+    assert "Goal: makespan 12, as in GPipe; no stage holds over 75%, as in 1F1B. So far: 0 moves." in bench.drawing.alt
     bench.move("0:B0", 3)
-    assert "So far: 1 move." in bench.drawing.words
+    assert "So far: 1 move." in bench.drawing.alt
     bench.move("1:B0", 2)
     bench.move("1:B1", 4)
     bench.move("2:B0", 1)
     bench.move("2:B1", 3)
-    assert "So far: 5 moves." in bench.drawing.words
+    assert "So far: 5 moves." in bench.drawing.alt
     bench.move("2:B2", 5)
-    assert "✓ Goal reached in 6 moves: GPipe's time in 1F1B's memory." in bench.drawing.words
+    assert "✓ Goal reached in 6 moves: GPipe's time in 1F1B's memory." in bench.drawing.alt
     bench.press("undo")
-    assert "So far: 5 moves." in bench.drawing.words
+    assert "So far: 5 moves." in bench.drawing.alt
     bench.press("search")
     bench.press("take")
-    assert "moves" not in bench.drawing.words
+    assert "moves" not in bench.drawing.alt
     bench.press("again")
-    assert "So far: 0 moves." in bench.drawing.words
-    assert "Goal" not in schedule_bench(3, 3, start="gpipe").drawing.words
+    assert "So far: 0 moves." in bench.drawing.alt
+    assert "Goal" not in schedule_bench(3, 3, start="gpipe").drawing.alt
 
 
 def test_four_moves_are_enough():
@@ -367,7 +365,7 @@ def test_four_moves_are_enough():
     bench = schedule_bench(3, 4, start="gpipe")
     for item, place in (("0:B0", 3), ("1:B0", 3), ("2:B0", 1), ("2:F3", 6)):
         bench.move(item, place)
-    assert "✓ Goal reached in 4 moves: GPipe's time in 1F1B's memory." in bench.drawing.words
+    assert "✓ Goal reached in 4 moves: GPipe's time in 1F1B's memory." in bench.drawing.alt
 
 
 def test_what_was_found_can_be_taken_and_given_back():
@@ -375,11 +373,11 @@ def test_what_was_found_can_be_taken_and_given_back():
     bench.move("2:B0", 7)
     built = bench.schedule
     bench.press("take")
-    assert bench.drawing.words.startswith("There is nothing to take: no search has found a better one.")
+    assert bench.drawing.alt.startswith("There is nothing to take: no search has found a better one.")
     bench.press("search")
     bench.press("take")
     assert bench.schedule == bench.found.schedule
-    assert bench.drawing.words.startswith("What was found is on the bench. It runs")
+    assert bench.drawing.alt.startswith("What was found is on the bench. It runs")
     bench.press("undo")
     assert bench.schedule == built
 
@@ -388,13 +386,13 @@ def test_the_bench_does_not_search_in_the_memory_of_what_never_ends():
     bench = schedule_bench(2, 2, start="gpipe")
     bench.move("0:B0", 1)
     bench.press("search")
-    assert bench.drawing.words.startswith("No search: the schedule on the bench never ends")
+    assert bench.drawing.alt.startswith("No search: the schedule on the bench never ends")
 
 
 def test_virtual_stages_and_weight_gradients_can_be_moved_too():
     bench = schedule_bench(2, 2, start="zb-v")
     bench.move("1:W0v1", 3)
-    assert "does W0v1 before B0v1" in bench.drawing.words
+    assert "does W0v1 before B0v1" in bench.drawing.alt
     assert 'aria-label="stage 1, number 4: weight gradients W0v1, never starts"' in bench.drawing.shapes
 
 
@@ -429,7 +427,7 @@ def test_this_machines_own_points_are_measured_and_drawn():
     explorer.press("measure")
     assert set(explorer.measured) == {2, 4}
     assert explorer.drawing.shapes.count("<circle") == 2
-    assert "This machine, paced:" in explorer.drawing.words
+    assert "This machine, paced:" in explorer.drawing.alt
     explorer.set(size=2e5)
     assert not explorer.measured
 
@@ -438,14 +436,14 @@ def test_work_that_is_too_large_for_this_machine_is_not_measured():
     explorer = explore_scaling()
     explorer.set(size=1e10)
     explorer.press("measure")
-    assert explorer.drawing.words.startswith("Not measured: choose at most 500 ms of computation and 100 MB")
+    assert explorer.drawing.alt.startswith("Not measured: choose at most 500 ms of computation and 100 MB")
 
 
 def test_the_winning_mesh_is_the_planners_and_each_other_has_a_reason():
     explorer = explore_meshes()
     first, *others = explorer.candidates()
     assert first.reason == ""
-    assert f"{first.name} wins" in explorer.drawing.words
+    assert f"{first.name} wins" in explorer.drawing.alt
     assert all(one.reason for one in others)
     names = {one.name for one in (first, *others)}
     assert {"16 x 1", "1 x 16", "4 x 4, stages inside", "4 x 4, replicas inside", "1 x 16 sharded"} <= names
@@ -467,7 +465,7 @@ def test_less_memory_rules_meshes_out_and_says_so():
     tight = {one.name for one in explorer.candidates() if "does not fit" not in one.reason}
     assert tight < roomy
     explorer.set(hidden=16384, layers=30, memory=16, devices=1)
-    assert explorer.drawing.words.startswith("No mesh of 1 devices will do. 1 x 1: does not fit")
+    assert explorer.drawing.alt.startswith("No mesh of 1 devices will do. 1 x 1: does not fit")
 
 
 def test_the_parts_of_a_plan_add_up_to_its_time():
@@ -479,11 +477,11 @@ def test_the_parts_of_a_plan_add_up_to_its_time():
 def test_the_memory_explorer_says_what_the_last_change_has_changed():
     explorer = explore_memory()
     explorer.set(optimizer="SGD")
-    assert re.search(r"The last change: optimizer -[\d.]+ MiB\.$", explorer.drawing.words)
+    assert re.search(r"The last change: optimizer -[\d.]+ MiB\.$", explorer.drawing.alt)
     explorer.set(device=24)  # changes nothing that is stored
-    assert "The last change: optimizer -" in explorer.drawing.words
+    assert "The last change: optimizer -" in explorer.drawing.alt
     explorer.set(steps=2048, sequences=1024)
-    assert "Too much: " in explorer.drawing.words
+    assert "Too much: " in explorer.drawing.alt
 
 
 def test_cuts_move_on_until_every_stage_has_a_block():
@@ -496,11 +494,11 @@ def test_cuts_move_on_until_every_stage_has_a_block():
 def test_the_solvers_placement_waits_until_a_cut_was_moved_and_the_two_are_compared():
     explorer = explore_placement(COSTS, 4)
     explorer.press("compare")
-    assert explorer.drawing.words.startswith("First move a cut. Your slowest stage takes ")
-    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    assert explorer.drawing.alt.startswith("First move a cut. Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.alt
     explorer.set(cut_1=1)
-    assert explorer.drawing.words.startswith("Your slowest stage takes ")
-    assert "solver" not in explorer.drawing.shapes + explorer.drawing.words
+    assert explorer.drawing.alt.startswith("Your slowest stage takes ")
+    assert "solver" not in explorer.drawing.shapes + explorer.drawing.alt
     assert "solver" in explorer.showcase().shapes  # for readers who cannot move a cut
     explorer.press("compare")
     assert "the solver&#x27;s: 3 hops" in explorer.drawing.shapes
@@ -509,27 +507,27 @@ def test_the_solvers_placement_waits_until_a_cut_was_moved_and_the_two_are_compa
 def test_nobody_beats_the_solver_and_the_widget_says_by_how_much():
     explorer = explore_placement(COSTS, 4)
     assert [explorer.values[f"cut_{stage}"] for stage in (1, 2, 3)] == [2, 5, 7]
-    assert explorer.showcase().words.startswith("Your slowest stage takes 1.20 times the solver's")
+    assert explorer.showcase().alt.startswith("Your slowest stage takes 1.20 times the solver's")
     best = [part[0] for part in balanced(COSTS, 4).parts[1:]]
     explorer.set(**{f"cut_{stage}": cut for stage, cut in enumerate(best, start=1)})
     explorer.press("compare")
-    assert explorer.drawing.words.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00")
+    assert explorer.drawing.alt.startswith("Your slowest stage takes 1.00 times the solver's, your largest has 1.00")
 
 
 def test_the_bucket_explorer_says_what_a_pool_does():
     explorer = explore_batches(list(range(1, 200)), ranks=2)
     before = explorer.drawing.shapes
     explorer.set(pool=1)
-    assert "pools of 1, 2 ranks" in explorer.drawing.words
+    assert "pools of 1, 2 ranks" in explorer.drawing.alt
     assert explorer.drawing.shapes != before
 
 
 def test_the_schedule_explorer_draws_the_same_batch_for_every_choice():
     explorer = explore_schedules()
     explorer.set(schedule="gpipe", micro_batches=8)
-    assert explorer.drawing.words.startswith("Schedule gpipe on 4 stages: makespan 4.125, bubble 27.3%")
+    assert explorer.drawing.alt.startswith("Schedule gpipe on 4 stages: makespan 4.125, bubble 27.3%")
     explorer.set(schedule="naive")
-    assert "bubble 75.0%" in explorer.drawing.words
+    assert "bubble 75.0%" in explorer.drawing.alt
 
 
 def test_a_block_of_the_schedule_explorer_says_what_it_is_and_what_is_stored_stays_small():

@@ -186,5 +186,5 @@ def test_a_placement_that_does_not_fit_gets_a_sentence():
 
 def test_memory_bars_name_what_is_above_the_budget():
     bars = {"whole": Memory(6, 6, 12, 6), "half": Memory(3, 3, 6, 3)}
-    assert pictures.memory(bars, budget=20).alt.endswith("MiB: whole")
-    assert pictures.memory(bars, budget=30).alt.endswith("MiB: none")
+    assert pictures.memory(bars, budget=20).alt.endswith("20 B: whole")
+    assert pictures.memory(bars, budget=30).alt.endswith("30 B: none")

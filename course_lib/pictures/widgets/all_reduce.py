@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi, sin
 
+from course_lib.pictures.svg import Drawing, box, element, line, text
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, box, element, line, text
 from course_lib.words import size_in_words
 
 WIDTH = 740

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy
 
 from course_lib.data import BucketedBatches, Load, load_of
-from course_lib.pictures.widgets.explorer import Explorer, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, box, legend, line, powers_of_two, text
+from course_lib.pictures.svg import Drawing, box, legend, line, text
+from course_lib.pictures.widgets.explorer import Explorer, powers_of_two, slider, whole_number
 
 SHOWN = 40  # batches in the picture
 LEFT, TOP, WIDTH, HEIGHT = 60, 40, 420, 200

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course_lib.pictures.widgets import schedules
+from course_lib.pictures import schedule_chart as chart
+from course_lib.pictures.svg import SHEET, Drawing, box, element, text
 from course_lib.pictures.widgets.bench_results import (
     PACE,
     after_the_end,
@@ -21,7 +22,7 @@ from course_lib.pictures.widgets.bench_results import (
     why_stuck,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.svg import Drawing, text
+from course_lib.pictures.widgets.schedules import written
 from course_lib.planning.actions import Action, IllegalSchedule, fullest, held_after_each
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
@@ -174,36 +175,34 @@ class ScheduleBench(Explorer):
         placed = [*timed, *after_the_end(self.schedule, timed, self.own_costs)]
         stages = len(self.schedule.stages)
         unit = self._longest(placed)
-        scale = schedules.WIDTH / unit
-        bottom = TOP + schedules.ROW * stages
+        scale = chart.WIDTH / unit
+        bottom = TOP + chart.ROW * stages
         begun = {(step.stage, step.action) for step in timed}
         begun_rows = [[action for action in row if (stage, action) in begun] for stage, row in self._rows]
         held = [fullest(held_after_each(row)).share_of(self.schedule.pieces) for row in begun_rows]
         stuck_at = makespan(timed) if waiting else None
         shapes = [
-            schedules.kinds_legend({action.kind for _, row in self._rows for action in row}, schedules.LEFT, 16),
-            schedules.row_names(stages, TOP),
-            schedules.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
+            chart.kinds_legend(placed, chart.LEFT, 16),
+            chart.row_names(stages, TOP),
+            chart.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
             self._boxes(placed, len(timed), scale),
-            schedules.held_bars(held, TOP),
-            schedules.time_axis(
+            chart.held_bars(held, TOP),
+            chart.time_axis(
                 unit,
                 scale,
                 bottom,
-                "simulated, in units of a forward action" + (schedules.DARKER if self.schedule.virtual > 1 else ""),
+                "simulated, in units of a forward action" + (chart.DARKER if self.schedule.virtual > 1 else ""),
             ),
-            "" if stuck_at is None else stuck_line(schedules.LEFT + stuck_at * scale, TOP, bottom),
+            "" if stuck_at is None else stuck_line(chart.LEFT + stuck_at * scale, TOP, bottom),
             self._measured(scale, bottom + GAP),
         ]
-        height = bottom + 40 + (GAP + schedules.ROW * stages if self.ran else 0)
+        height = bottom + 40 + (GAP + chart.ROW * stages if self.ran else 0)
         simulation = None if waiting else Simulation(self.schedule, timed)
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
         others = named_schedules(self.schedule, self.costs)
-        below = score_table(simulation, others, self.found, bound) + schedules.written(self.schedule)
+        below = score_table(simulation, others, self.found, bound) + written(self.schedule)
         self._parts = self._words(simulation, waiting)
-        return Drawing(
-            "".join(shapes), schedules.RIGHT + schedules.BARS, height, " ".join(self._parts), below, parts=True
-        )
+        return Drawing("".join(shapes), SHEET, height, " ".join(self._parts), below, parts=True)
 
     @property
     def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:
@@ -227,11 +226,11 @@ class ScheduleBench(Explorer):
             times = f"from {step.start:.4g} to {step.end:.4g}" if starts else "never starts"
             place = place_of[step.stage, step.action]
             shapes.append(
-                schedules.action_box(
+                action_box(
                     step.action,
-                    schedules.LEFT + step.start * scale,
+                    chart.LEFT + step.start * scale,
                     (step.end - step.start) * scale,
-                    TOP + schedules.ROW * step.stage,
+                    TOP + chart.ROW * step.stage,
                     self._sizes,
                     "" if starts else "stuck",
                     data_item=f"{step.stage}:{label}",
@@ -251,10 +250,10 @@ class ScheduleBench(Explorer):
         scale = scale / PACE
         return "".join(
             [
-                text(schedules.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
-                schedules.row_names(stages, top),
-                schedules.idle_rows(stages, top, makespan(self.ran) * scale),
-                schedules.plain_boxes(self.ran, scale, top, self._sizes),
+                text(chart.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
+                chart.row_names(stages, top),
+                chart.idle_rows(stages, top, makespan(self.ran) * scale),
+                chart.plain_boxes(self.ran, scale, top, self._sizes),
             ]
         )
 
@@ -270,6 +269,24 @@ class ScheduleBench(Explorer):
             words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
         towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
         return [part for part in (self.news, towards, words) if part]
+
+
+def action_box(
+    action: Action,
+    left: float,
+    width: float,
+    top: float,
+    sizes: tuple[int, int],
+    class_: str = "",
+    **attributes: object,
+) -> str:
+    """Draw one action. `sizes` are the schedule's chunks and virtual stages; the SVG group gets the `attributes`."""
+    shapes = [box(left + 0.5, top, max(1.0, width - 1), chart.TALL, class_ or chart.color_class(action), rx=2)]
+    label = chart.fitting_label(action, width, *sizes, kind=bool(class_))  # without a color, the label shows the kind
+    if label:
+        ink = "ink" if class_ else chart.ink_on(action)
+        shapes.append(text(left + width / 2, top + chart.TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
+    return element("g", *shapes, **attributes)
 
 
 def _item(item: str, schedule: Schedule) -> tuple[int, Action]:

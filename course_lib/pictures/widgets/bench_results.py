@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from course_lib.pictures.widgets.svg import line, table, text
+from course_lib.pictures.svg import line, table, text
 from course_lib.planning.actions import IllegalSchedule
 from course_lib.planning.schedule import Schedule, Waiting, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_lib.pictures.widgets.svg import Drawing, colors, element
+from course_lib.pictures.svg import Drawing, colors, element
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,17 @@ def slider(
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def round_numbers(low: float, high: float) -> tuple[float, ...]:
+    """Return 1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
+    numbers = [float(f"{digit}e{power}") for power in range(-12, 16) for digit in (1, 2, 5)]
+    return tuple(number for number in numbers if low * 0.999 <= number <= high * 1.001)
+
+
+def powers_of_two(low: int, high: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ... from `low` to `high`."""
+    return tuple(2**power for power in range(64) if low <= 2**power <= high)
 
 
 def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], start: Any) -> Control:
@@ -98,7 +109,7 @@ class Explorer:
     @property
     def said(self) -> str:
         """Return the text that the page shows with the picture; each line is a paragraph."""
-        return self.drawing.words
+        return self.drawing.alt
 
     @property
     def unavailable(self) -> tuple[str, ...]:
@@ -150,7 +161,7 @@ class Explorer:
             self._live.show()
 
     def __repr__(self) -> str:
-        return f"{self.title}. {self.drawing.words}"
+        return f"{self.title}. {self.drawing.alt}"
 
     def showcase(self) -> Drawing:
         """Return the picture to show if widgets cannot run: the current one."""
@@ -160,7 +171,7 @@ class Explorer:
         """Return the output that is stored in a notebook, for readers without a kernel."""
         drawing = self.showcase()
         return {
-            "text/plain": f"{self.title}. {drawing.words}",
+            "text/plain": f"{self.title}. {drawing.alt}",
             "text/html": element("div", STYLE, drawing.html, class_="course-still"),
             "image/svg+xml": drawing.alone,
         }

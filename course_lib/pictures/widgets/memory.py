@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from course_lib.lstm.memory import OPTIMIZERS, PRECISIONS, SHARDED, BatchSize, Memory, Savings, lstm_size, predict_with
-from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, legend, line, powers_of_two, table, text
+from course_lib.pictures.bars import memory_bars
+from course_lib.pictures.picture import MEMORY
+from course_lib.pictures.svg import SHEET, Drawing, table
+from course_lib.pictures.widgets.explorer import Explorer, choice, powers_of_two, slider
 from course_lib.words import memory_in_words
 
-LEFT, WIDTH, TOP, TALL = 66, 560, 48, 40
-PARTS = ("parameters", "gradients", "optimizer", "activations")
-INK_ON = {"parameters": "on-dark", "gradients": "on-light", "optimizer": "on-light", "activations": "on-light"}
 DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"}
 
 
@@ -56,44 +55,23 @@ class MemoryExplorer(Explorer):
             self.before, self.now = self.now, now
 
     def draw(self) -> Drawing:
-        now = self.memory()
-        budget = self.values["device"] * 2**30
-        bars = {"now": now, **({"before the last change": self.before} if self.before else {})}
-        longest = max([budget, *(memory.total for memory in bars.values())])
-        scale = WIDTH / longest
-        shapes = [legend([(part, part) for part in PARTS], LEFT, 16)]
-        for number, (name, memory) in enumerate(bars.items()):
-            shapes.append(_bar(name.split()[0], memory, scale, TOP + (TALL + 12) * number))
-        bottom = TOP + (TALL + 12) * len(bars)
-        if budget:
-            x = LEFT + budget * scale
-            shapes += [line(x, TOP - 10, x, bottom, "dashed")]
-            shapes += [text(x - 5, bottom + 12, f"a device: {DEVICES[self.values['device']]}", "ink", "end")]
+        now, size = self.memory(), self.values["device"]
+        bars = {"now": now, **({"before": self.before} if self.before else {})}
+        shapes, height = memory_bars(bars, size * 2**30, f"a device: {DEVICES[size]}")
         rows = [
-            [part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())] for part in (*PARTS, "total")
+            [part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())] for part in (*MEMORY, "total")
         ]
         below = table(["part", *bars], rows, "Memory of one rank")
-        return Drawing("".join(shapes), LEFT + WIDTH + 100, bottom + 24, self._words(now, budget), below)
+        return Drawing(shapes, SHEET, height, self._words(now, size * 2**30), below)
 
     def _words(self, now: Memory, budget: int) -> str:
-        most = max(PARTS, key=lambda part: getattr(now, part))
+        most = max(MEMORY, key=lambda part: getattr(now, part))
         words = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
         if budget:
             room = now.total / budget
             words += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
         if self.before:
-            moved = {part: getattr(now, part) - getattr(self.before, part) for part in PARTS}
+            moved = {part: getattr(now, part) - getattr(self.before, part) for part in MEMORY}
             changed = [f"{part} {'+' if by > 0 else '-'}{memory_in_words(abs(by))}" for part, by in moved.items() if by]
             words += f" The last change: {', '.join(changed) or 'nothing'}."
         return words
-
-
-def _bar(name: str, memory: Memory, scale: float, top: float) -> str:
-    shapes, x = [text(0, top + TALL / 2 + 4.5, name)], float(LEFT)
-    for part in PARTS:
-        width, words = getattr(memory, part) * scale, memory_in_words(getattr(memory, part))
-        shapes.append(box(x, top, max(0.0, width - 1), TALL, part))
-        if len(words) * CHARACTER + 6 <= width:
-            shapes.append(text(x + width / 2, top + TALL / 2 + 4.5, words, INK_ON[part], "middle"))
-        x += width
-    return "".join([*shapes, text(x + 6, top + TALL / 2 + 4.5, memory_in_words(memory.total), "ink strong")])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.lstm.memory import OPTIMIZERS, BatchSize, lstm_size
-from course_lib.pictures.widgets.explorer import Explorer, choice, slider
-from course_lib.pictures.widgets.svg import Drawing, box, legend, powers_of_two, table, text, worded
+from course_lib.pictures.svg import Drawing, box, legend, table, text
+from course_lib.pictures.widgets.explorer import Explorer, choice, powers_of_two, slider
 from course_lib.planning.block_times import h200_block_times
 from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
@@ -20,6 +20,9 @@ PIECES = {"schedules": ("wavefront", "interleaved"), "micro_batches": (1, 4, 16)
 PIECES |= {"zero": False}  # ZeRO-1 would more than double the time of a redraw
 OVERHEAD = 500e-6
 LATENCY_INSIDE, LATENCY_BETWEEN = 5e-6, 15e-6
+INSIDE = {rate: f"{rate} GB/s" for rate in (5, 25, 50, 100, 300, 450, 900)}
+BETWEEN = {rate: f"{rate} GB/s" for rate in (0.1, 1, 3, 12, 25, 50, 100, 400)}
+DEVICES = {size: f"{size} GiB" for size in (16, 24, 40, 80, 141, 192)}
 MOST_ROWS = 8  # in the picture: with the controls, they fit on a laptop's screen; the table has all rows
 GROUPS = {  # how the parts of a plan's time are drawn
     "computing": "forward",
@@ -80,9 +83,19 @@ class MeshExplorer(Explorer):
                 slider("sequences", "sequences per update", powers_of_two(8, 8192), 512),
                 slider("devices", "devices", powers_of_two(1, 512), 16),
                 slider("per_node", "devices per node", [1, 2, 4, 8, 16], 8),
-                slider("inside", "link inside a node", worded([5, 25, 50, 100, 300, 450, 900], _link), 300),
-                slider("between", "link between nodes", worded([0.1, 1, 3, 12, 25, 50, 100, 400], _link), 25),
-                choice("memory", "memory of a device", worded([16, 24, 40, 80, 141, 192], _gib), 80),
+                slider(
+                    "inside",
+                    "link inside a node",
+                    INSIDE,
+                    300,
+                ),
+                slider(
+                    "between",
+                    "link between nodes",
+                    BETWEEN,
+                    25,
+                ),
+                choice("memory", "memory of a device", DEVICES, 80),
                 choice("precision", "precision", ["float32", "tf32", "bfloat16"], "tf32"),
                 choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
             ]
@@ -194,14 +207,6 @@ def _row(candidate: Candidate, longest: float, top: float) -> str:
         x += width
     words = candidate.reason.split(";")[0] or "the fastest that fits"
     return "".join([*shapes, text(x + 8, top + 15.5, words, "ink" if candidate.reason else "ink strong")])
-
-
-def _link(gigabytes: float) -> str:
-    return f"{gigabytes:g} GB/s"
-
-
-def _gib(size: float) -> str:
-    return f"{size:g} GiB"
 
 
 def _name(plan: Plan) -> str:

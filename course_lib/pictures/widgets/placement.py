@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from course_lib.pictures.picture import block_name
+from course_lib.pictures.bars import placement
+from course_lib.pictures.svg import Drawing
 from course_lib.pictures.widgets.explorer import Button, Explorer, slider
-from course_lib.pictures.widgets.svg import CHARACTER, Drawing, box, line, text
-from course_lib.planning.placement import BlockCost, Placement, StepCost, balanced, step_cost
+from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
 from course_lib.words import memory_in_words, time_in_words
-
-TIME_LEFT, TIME_WIDTH = 66, 340
-MEMORY_LEFT, MEMORY_WIDTH = 440, 220
-ROW, TALL = 30, 24
 
 
 def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplorer:
@@ -63,40 +60,16 @@ class PlacementExplorer(Explorer):
 
     def draw(self, compared: bool = False) -> Drawing:
         """Draw your placement and, once `compared`, the solver's."""
-        placements = {"yours": self.yours, "the solver's": self.best}
-        steps = {name: step_cost(placement, self.costs) for name, placement in placements.items()}
-        seconds, size = (max(getattr(step, name) for step in steps.values()) for name in ("seconds", "bytes"))
-        compared = compared or self.compared
-        shapes, top = [], 22.0
-        for name, placement in placements.items() if compared else [("yours", self.yours)]:
-            slowest, largest = time_in_words(steps[name].seconds), memory_in_words(steps[name].bytes)
-            hops = f"{placement.hops} {'hop' if placement.hops == 1 else 'hops'}"
-            shapes += [
-                text(0, top, f"{name}: {hops}, slowest stage {slowest}", "ink strong"),
-                text(MEMORY_LEFT, top, f"largest {largest}", "ink strong"),
-                _bars(placement, [cost.seconds for cost in self.costs], TIME_LEFT, TIME_WIDTH / (seconds or 1), top),
-                _bars(placement, [cost.bytes for cost in self.costs], MEMORY_LEFT, MEMORY_WIDTH / (size or 1), top),
-            ]
-            shapes += [text(0, top + 24 + ROW * stage, f"stage {stage}") for stage in range(placement.stages)]
-            top += ROW * placement.stages + 38
-        words = _score(*steps.values()) if compared else self.news + _facts(steps["yours"])
-        return Drawing("".join(shapes), MEMORY_LEFT + MEMORY_WIDTH + 60, top - 10, words)
-
-
-def _facts(yours: StepCost) -> str:
-    slowest, largest = time_in_words(yours.seconds), memory_in_words(yours.bytes)
-    return f"Your slowest stage takes {slowest}, your largest has {largest}."
-
-
-def _score(yours: StepCost, best: StepCost) -> str:
-    return (
-        f"Your slowest stage takes {_ratio(yours.seconds, best.seconds)} times the solver's, "
-        f"your largest has {_ratio(yours.bytes, best.bytes)} times the memory of its largest."
-    )
-
-
-def _ratio(yours: float, best: float) -> str:
-    return f"{yours / best:.2f}" if best else "1.00"
+        yours, best = (step_cost(placement, self.costs) for placement in (self.yours, self.best))
+        if not (compared or self.compared):
+            slowest, largest = time_in_words(yours.seconds), memory_in_words(yours.bytes)
+            words = f"{self.news}Your slowest stage takes {slowest}, your largest has {largest}."
+            return replace(placement({"yours": self.yours}, self.costs), alt=words)
+        words = (
+            f"Your slowest stage takes {yours.seconds / best.seconds if best.seconds else 1:.2f} times the solver's, "
+            f"your largest has {yours.bytes / best.bytes if best.bytes else 1:.2f} times the memory of its largest."
+        )
+        return replace(placement({"yours": self.yours, "the solver's": self.best}, self.costs), alt=words)
 
 
 def rising(cuts: Sequence[int], blocks: int) -> list[int]:
@@ -106,18 +79,3 @@ def rising(cuts: Sequence[int], blocks: int) -> list[int]:
         highest = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
         moved.append(min(max(cut, moved[-1] + 1), highest))
     return moved[1:]
-
-
-def _bars(placement: Placement, values: Sequence[float], left: float, scale: float, top: float) -> str:
-    """Draw one bar per stage, split into its blocks; the dashed line marks the longest."""
-    shapes, bar_ends = [], [left] * placement.stages
-    for place, (stage, value) in enumerate(zip(placement.stage_of, values, strict=True)):
-        name, class_ = block_name(place, len(values))
-        width, y = value * scale, top + 8 + ROW * stage
-        shapes.append(box(bar_ends[stage], y, max(0.0, width - 1), TALL, class_))
-        if len(name) * CHARACTER + 4 <= width:
-            shapes.append(text(bar_ends[stage] + width / 2, y + 16.5, name, "on-light", "middle"))
-        bar_ends[stage] += width
-    longest = max(bar_ends)
-    shapes.append(line(longest, top + 4, longest, top + 8 + ROW * placement.stages, "dashed"))
-    return "".join(shapes)

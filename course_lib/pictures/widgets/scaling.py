@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from math import log2
 
-from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider
-from course_lib.pictures.widgets.svg import (
-    Drawing,
-    element,
-    line,
-    path,
-    powers_of_two,
-    round_numbers,
-    table,
-    text,
-    worded,
-)
+from course_lib.pictures.svg import Drawing, element, line, path, table, text
+from course_lib.pictures.widgets.explorer import Button, Explorer, choice, powers_of_two, round_numbers, slider
 from course_lib.planning.network import Link, measure_link
 from course_lib.words import size_in_words, time_in_words
 
@@ -51,10 +42,10 @@ class ScalingExplorer(Explorer):
         super().__init__(
             [
                 choice("kind", "scaling", KINDS, "strong"),
-                slider("compute", "computation on one rank", worded(round_numbers(1e-3, 10), time_in_words), 0.2),
-                slider("size", "gradients", worded(round_numbers(1e4, 1e10), size_in_words), 2e7),
-                slider("latency", "latency", worded(round_numbers(1e-6, 1e-2), time_in_words), 5e-5),
-                slider("bandwidth", "bandwidth", worded(round_numbers(1e8, 1e12), _per_second), 2e9),
+                slider("compute", "computation on one rank", _worded(time_in_words, 1e-3, 10), 0.2),
+                slider("size", "gradients", _worded(size_in_words, 1e4, 1e10), 2e7),
+                slider("latency", "latency", _worded(time_in_words, 1e-6, 1e-2), 5e-5),
+                slider("bandwidth", "bandwidth", _worded(_per_second, 1e8, 1e12), 2e9),
                 slider("most", "ranks, at most", powers_of_two(4, 1024), 64),
             ],
             [
@@ -144,6 +135,10 @@ class ScalingExplorer(Explorer):
             )
             sentence += f" This machine, paced: {measurements}."
         return f"{self.news} {sentence}".strip()
+
+
+def _worded(say: Callable[[float], str], low: float, high: float) -> dict[float, str]:
+    return {number: say(number) for number in round_numbers(low, high)}
 
 
 def _per_second(bandwidth: float) -> str:

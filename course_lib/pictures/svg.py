@@ -2,47 +2,28 @@
 
 Shapes have class names instead of colors: a page sets the colors of its theme, and a standalone picture includes a
 style sheet.
-
-This module also formats numbers as text.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
+from pathlib import Path
 
-from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY, shaded
+from course_lib.pictures.picture import BLOCKS, COLORS, INK, MEMORY, OTHERS, Displayed, image_html, shaded
 
-
-def round_numbers(low: float, high: float, digits: Sequence[float] = (1, 2, 5)) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10, 20, 50, ... from `low` to `high`."""
-    powers = range(-12, 16)
-    numbers = [float(f"{digit}e{power}") for power in powers for digit in digits]
-    return tuple(number for number in numbers if low * 0.999 <= number <= high * 1.001)
-
-
-def powers_of_two(low: int, high: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... from `low` to `high`."""
-    return tuple(2**power for power in range(64) if low <= 2**power <= high)
-
-
-def worded(options: Sequence[float], say) -> dict[float, str]:
-    """Return each option with its label."""
-    return {option: say(option) for option in options}
-
-
-CHARACTER = 6.6  # the approximate width of a character, in a picture's units
 READABLE = 0.86  # the smallest scale of a picture in a page, at which its letters from shell.css are 12 px
-MARGIN = 10  # the margin around a standalone picture
+MARGIN = 4  # the margin around a standalone picture
+SHEET = 694  # the width of a whole picture; with margins, its letters of 13 px have 12 where a page shows it at 648 px
 VIRTUAL = ("forward", "backward", "weight-gradients", "recompute")  # what a virtual stage does
 DARKEST = 3  # the shade of virtual stage 3 and all later ones
-FIRST = (COLORS["forward"], COLORS["backward"], COLORS["communication"])
 # One color for each of up to eight ranks; none is the green of messages.
-CONTRIBUTORS = (*FIRST[:2], "#882255", "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")
+CONTRIBUTORS = ("#0072B2", "#E69F00", "#882255", "#56B4E9", "#D55E00", "#F0E442", "#CC79A7", "#B2DF8A")
 LIGHT = {"ink": INK, "faint": "#595959", "idle": COLORS["idle"], "paper": "#FFFFFF", "line": "#8C8C8C"}
 FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+DIAGRAMS = Path(__file__).parent / "diagrams"
 
 
 def element(tag: str, *children: str, **attributes: object) -> str:
@@ -78,9 +59,10 @@ def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "sta
     return element("text", escape(words), x=x, y=y, class_=class_, text_anchor=anchor, **attributes)
 
 
-def advance(letter: str) -> float:
-    """Return roughly how wide a letter is in a page's type of 14 px."""
-    return 4.0 if letter in "ijl.,'|" else 5.4 if letter in "frt- ()1" else 11.6 if letter in "mwMW" else 8.5
+def breadth(words: str) -> float:
+    """Return roughly how wide words are in a page's type of 14 px."""
+    narrow, thin, wide = "ijl.,'|", "frt- ()", "mwMW"
+    return sum(4.0 if at in narrow else 5.4 if at in thin else 11.6 if at in wide else 8.5 for at in words)
 
 
 def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
@@ -88,8 +70,23 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
     drawn = []
     for class_, words in entries:
         drawn += [box(x, y - 10, 12, 12, class_), text(x + 17, y, words)]
-        x += 17 + sum(map(advance, words)) + 14
+        x += 17 + breadth(words) + 14
     return "".join(drawn)
+
+
+def bar(x: float, y: float, tall: float, parts: Iterable[tuple[str, float, str]], after: str = "") -> str:
+    """Return the parts of a bar side by side: (class, width, words), with the words where they fit.
+
+    `after` stands behind the last one.
+    """
+    shapes, middle = [], y + tall / 2 + 4.5
+    for class_, width, words in parts:
+        shapes.append(box(x, y, width - 1, tall, class_))
+        if words and breadth(words) + 2 <= width:
+            ink = "on-dark" if class_ in ("parameters", "forward") else "on-light"
+            shapes.append(text(x + width / 2, middle, words, ink, "middle"))
+        x += width
+    return "".join(shapes) + (text(x + 6, middle, after, "ink strong") if after else "")
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> str:
@@ -102,9 +99,9 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]], caption: str) -> s
     return element("table", element("caption", escape(caption)), element("thead", top), element("tbody", *body))
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """Shapes on a sheet of this size, a description in `words`, and HTML to show below them.
+@dataclass(frozen=True, repr=False)
+class Drawing(Displayed):
+    """Shapes on a sheet of this size, their text description `alt`, and HTML to show below them.
 
     With `parts`, individual shapes have names, and a screen reader visits them one by one. `tips` lies over the shapes
     in a page, to show what the mouse points at; a stored picture omits it, because tooltips don't work there.
@@ -113,7 +110,7 @@ class Drawing:
     shapes: str
     width: float
     height: float
-    words: str
+    alt: str
     below: str = ""
     parts: bool = False
     tips: str = ""
@@ -137,21 +134,34 @@ class Drawing:
     @property
     def html(self) -> str:
         """Return an image with its alt text, which GitHub, nbviewer, nbconvert and JupyterLab all show."""
-        source = base64.b64encode(self.alone.encode()).decode()
-        style = "max-width: 100%; height: auto"
-        image = f'<img alt="{escape(self.words)}" style="{style}" src="data:image/svg+xml;base64,{source}">'
-        return image + self.below
+        width, height = (12 / 13 * (side + 2 * MARGIN) for side in (self.width, self.height))
+        return image_html("svg+xml", self.alone.encode(), self.alt, width, height) + self.below
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to an SVG file."""
+        Path(path).write_text(self.alone, encoding="utf-8")
 
     def _attributes(self, margin: int = 0) -> dict[str, object]:
         width, height = float(self.width + 2 * margin), float(self.height + 2 * margin)
         size = f"{-margin} {-margin} {_text(width)} {_text(height)}"
-        return {"viewBox": size, "width": width, "height": height, "aria_label": self.words}
+        return {"viewBox": size, "width": width, "height": height, "aria_label": self.alt}
+
+
+def diagram(name: str) -> Drawing:
+    """Return a diagram that is always the same: a file of the folder `diagrams`, whose title is its description."""
+    files = {file.stem: file for file in sorted(DIAGRAMS.glob("*.svg"))}
+    if name not in files:
+        raise ValueError(f"there is no diagram {name!r}: choose among {', '.join(files)}")
+    shapes = files[name].read_text(encoding="utf-8")
+    found = re.match(r'<svg width="(\d+)" height="(\d+)".*?<title>(.*?)</title>', shapes, re.DOTALL)
+    assert found is not None, files[name]
+    return Drawing(shapes, int(found[1]), int(found[2]), unescape(found[3]))
 
 
 def colors(theme: dict[str, str]) -> str:
     """Return the style sheet with each class's color. `theme` has the colors that differ between light and dark."""
-    fills = {**COLORS, **MEMORY, **{f"rank{n}": color for n, color in enumerate(CONTRIBUTORS)}}
-    fills |= BLOCKS
+    fills = {**COLORS, **MEMORY, **BLOCKS, **{f"rank{n}": color for n, color in enumerate(CONTRIBUTORS)}}
+    fills |= {"starting": OTHERS[2], "gathering": OTHERS[0]}  # parts of an update
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
     rules = [f".{name.replace(' ', '-')} {{ fill: {color}; }}" for name, color in fills.items()]
     rules += [
@@ -161,16 +171,12 @@ def colors(theme: dict[str, str]) -> str:
     ]
     strokes = {"line": theme["line"], "curve": COLORS["forward"], "message": COLORS["communication"]}
     rules += [f".{name} {{ stroke: {color}; fill: none; }}" for name, color in strokes.items()]
-    return " ".join(
-        [
-            *rules,
-            ".on-dark { fill: #FFFFFF; } .on-light { fill: #000000; }",
-            ".curve { stroke-width: 2.5; } .message { stroke-width: 2.5; } .head { fill: #009E73; }",
-            f".dashed {{ stroke: {theme['ink']}; stroke-dasharray: 5 4; fill: none; }}",
-            f".frame {{ stroke: {theme['line']}; fill: none; }}",
-            f".whole {{ stroke: {theme['ink']}; stroke-width: 2.5; fill: none; }}",
-            f".stuck {{ fill: none; pointer-events: all; stroke: {theme['ink']}; stroke-dasharray: 3 3; }}",
-            f".point {{ fill: #D55E00; stroke: {theme['paper']}; stroke-width: 1.5; }}",
-            ".tip { fill: transparent; } .small { font-size: 12px; } .strong { font-weight: 600; }",
-        ]
-    )
+    ink, lines, paper = theme["ink"], theme["line"], theme["paper"]
+    return f"""{" ".join(rules)}
+        .on-dark {{ fill: #FFFFFF; }} .on-light {{ fill: #000000; }}
+        .curve {{ stroke-width: 2.5; }} .message {{ stroke-width: 2.5; }} .head {{ fill: #009E73; }}
+        .dashed {{ stroke: {ink}; stroke-dasharray: 5 4; fill: none; }} .frame {{ stroke: {lines}; fill: none; }}
+        .whole {{ stroke: {ink}; stroke-width: 2.5; fill: none; }}
+        .stuck {{ fill: none; pointer-events: all; stroke: {ink}; stroke-dasharray: 3 3; }}
+        .point {{ fill: #D55E00; stroke: {paper}; stroke-width: 1.5; }}
+        .tip {{ fill: transparent; }} .small {{ font-size: 12px; }} .strong {{ font-weight: 600; }}"""
