@@ -209,8 +209,8 @@ MUTATIONS = [
     Mutation(
         "the newest checkpoint is removed, not the oldest",
         "training/checkpoint/folder.py",
-        "sorted(_complete_checkpoints(final.parent), key=_updates)[:-keep]",
-        "sorted(_complete_checkpoints(final.parent), key=_updates)[keep:]",
+        "if (path / FACTS).is_file()][keep:]",
+        "if (path / FACTS).is_file()][:keep]",
     ),
     Mutation(
         "every epoch after the first is the first again",

@@ -9,6 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -229,6 +230,24 @@ def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[B
 def rank_and_ranks() -> tuple[int, int]:
     """Return this process's rank and the world size: 0 and 1 if there is no process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
+    """Return on every rank what `act` returns on rank 0. If it raises an OSError or ValueError, every rank raises it.
+
+    Ranks on several machines may see a shared folder in different states, so one rank looks for all of them.
+    """
+    answer: list[Any] = [None, None]
+    if rank_and_ranks()[0] == 0:
+        try:
+            answer = [act(), None]
+        except (OSError, ValueError) as error:
+            answer = [None, error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(answer, group=group)
+    if answer[1] is not None:
+        raise answer[1]
+    return answer[0]
 
 
 def nonzero(count: Tensor) -> Tensor:

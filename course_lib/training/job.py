@@ -24,13 +24,12 @@ from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Loss, SequenceModel, untouched
 from course_lib.machine import device, started_by_torchrun
 from course_lib.strategies import Strategy, make_strategy
-from course_lib.strategies.base import GradientScaler
+from course_lib.strategies.base import GradientScaler, on_rank_0
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
-from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint, writing_into
-from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, Position, find_checkpoint
-from course_lib.training.checkpoint.lock import WriterLock
-from course_lib.training.checkpoint.state import in_words, is_same_layout
+from course_lib.training.checkpoint import load_checkpoint, save_checkpoint, writing_into
+from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint
+from course_lib.training.checkpoint.state import in_words
 from course_lib.training.checkpoint.storage import BackgroundSaver
 from course_lib.training.log import Log, LogError, TensorboardLog
 from course_lib.training.loop import (
@@ -67,9 +66,9 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     form one; and what `stopped` the run, if a signal or a time limit did. A stopped run with checkpoints saves one
     before it ends.
     """
-    with _locked_folder(settings) as lock:
+    with _locked_folder(settings):
         try:
-            job = _prepare(settings, show if dist.get_rank() == 0 else None, lock)
+            job = _prepare(settings, show if dist.get_rank() == 0 else None)
         except ValueError as error:
             raise BadSettings(str(error)) from error
         stopped = _train(job)
@@ -89,11 +88,10 @@ class Job:
     strategy: Strategy
     reader: BatchReader
     metrics: MetricsLogger
-    lock: WriterLock | None  # on the checkpoint folder
     data: dict[str, Any]  # the fingerprint of the data
 
 
-def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: WriterLock | None) -> Job:
+def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job:
     """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
     check_numbers(settings, dist.get_world_size())
     check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
@@ -118,7 +116,7 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None, lock: 
     updates_done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
     logs = _logs(settings, updates_done) if show else {"log": None}
     metrics = MetricsLogger(updates_done, settings.updates, loss, **logs, show=show, utilization=utilization)
-    return Job(settings, strategy, reader, metrics, lock, data)
+    return Job(settings, strategy, reader, metrics, data)
 
 
 def _train(job: Job) -> str:
@@ -129,8 +127,6 @@ def _train(job: Job) -> str:
     with trace.paused(), _saving(settings) as save:  # a run may take days: record no timeline
         for update in _updates(job):
             metrics.add(update)
-            if job.lock and dist.get_rank() == 0:
-                job.lock.renew()
             is_last = metrics.updates == settings.updates
             stopped = stops.after_update() if stops and not is_last else ""
             if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
@@ -157,7 +153,7 @@ def _save(job: Job, save: Callable[..., object]) -> None:
     position = Position(metrics.updates, reader.epoch, reader.batch)
     facts = {"loss": metrics.loss, "order": job.settings.order, "model": job.settings.model}
     facts |= {"data": job.data, "precision": job.settings.precision}
-    save(job.strategy, job.settings.checkpoint, position, notes=facts | _scaler_notes(job.strategy), lock=job.lock)
+    save(job.strategy, job.settings.checkpoint, position, notes=facts | _scaler_notes(job.strategy))
     metrics.skip_time()
 
 
@@ -179,19 +175,19 @@ def _saving(settings: Settings) -> Iterator[Callable[..., object]]:
 
 
 @contextlib.contextmanager
-def _locked_folder(settings: Settings) -> Iterator[WriterLock | None]:
+def _locked_folder(settings: Settings) -> Iterator[None]:
     """Hold the lock on the checkpoint folder, if the job has one, inside this context."""
     if settings.checkpoint is None:
-        yield None
+        yield
         return
     folder = Path(settings.checkpoint)
     with contextlib.ExitStack() as stack:
         try:
             on_rank_0(lambda: check_can_be_made(folder))
-            lock = stack.enter_context(writing_into(folder))
+            stack.enter_context(writing_into(folder))
         except CheckpointError as error:
             raise BadSettings(str(error)) from error
-        yield lock
+        yield
 
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
@@ -225,8 +221,7 @@ def _resume(
     with untouched(strategy.model):
         strategy.step(strategy.share(batch))  # the load overwrites this step: see `load_checkpoint`
     saved = load_checkpoint(strategy, settings.checkpoint or "")
-    same_layout = is_same_layout(saved, strategy)
-    if not same_layout:
+    if not saved.same_layout:
         _seed_stream(strategy, settings.seed, saved.position.updates)
     check_same_data(saved, data)
     if scaler := getattr(strategy, "scaler", None):
@@ -235,16 +230,16 @@ def _resume(
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
     if dist.get_rank() == 0:
-        print(f"resuming from update {saved.position.updates}{_what_changes(saved, same_layout, settings)}")
+        print(f"resuming from update {saved.position.updates}{_what_changes(saved, settings)}")
     return saved
 
 
-def _what_changes(saved: Checkpoint, same_layout: bool, settings: Settings) -> str:
+def _what_changes(saved: Checkpoint, settings: Settings) -> str:
     """Describe what has changed since the checkpoint was saved, for the line that announces the resumed run."""
     changes = []
     if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
         changes.append(f"in {settings.precision} instead of {precision}")
-    if not same_layout:
+    if not saved.same_layout:
         changes.append(f"saved by {in_words(saved.layout)} (random state, such as dropout, starts afresh)")
     return "".join(f", {change}" for change in changes)
 
@@ -286,7 +281,7 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
 def resume_hint(settings: Settings) -> str:
     """Return what to append to the message about an interrupted run: how to resume it."""
     try:
-        saved, _ = find_checkpoint(settings.checkpoint, only=(FACTS,)) if settings.checkpoint else (None, [])
+        saved, _ = find_checkpoint(settings.checkpoint, only_facts=True) if settings.checkpoint else (None, [])
     except (CheckpointError, OSError):
         return ""  # resuming will report the problem
     return f"; update {saved.position.updates} is saved, and --resume continues from there" if saved else ""

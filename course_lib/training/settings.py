@@ -14,8 +14,7 @@ from course_lib.lstm.gpt import HEADS, needs_hidden
 from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.strategies import make_strategy
 from course_lib.strategies.registry import find_strategy, options_of
-from course_lib.training.checkpoint.folder import FACTS, Checkpoint, CheckpointError, find_checkpoint
-from course_lib.training.checkpoint.lock import check_unlocked
+from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, find_checkpoint
 from course_lib.training.log import PREFIX, LogError, check_has_tensorboard, check_log
 from course_lib.training.user_code import names_a_function, user_function
 
@@ -94,8 +93,6 @@ def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False)
         check_memory(settings, ranks)
     try:
         checkpoint_to_resume(settings, may_restart)
-        if settings.checkpoint is not None:
-            check_unlocked(settings.checkpoint)
         if settings.log is not None:
             check_log(settings.log)
     except (CheckpointError, LogError) as error:
@@ -170,7 +167,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
             raise CheckpointError("--resume needs a folder to resume from: give --checkpoint")
         return None
     check_can_be_made(Path(settings.checkpoint))
-    checkpoint, _ = find_checkpoint(settings.checkpoint, only=(FACTS,))
+    checkpoint, _ = find_checkpoint(settings.checkpoint, only_facts=True)
     if checkpoint is not None:
         _check_may_resume(settings, checkpoint)
         return checkpoint

@@ -30,7 +30,7 @@ from course_lib.data import (
 from course_lib.data.samplers import Batches
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, lstm_model, squared_error
-from course_lib.training.checkpoint import on_rank_0
+from course_lib.strategies.base import on_rank_0
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.training.settings import BadSettings, Settings
 from course_lib.training.user_code import BadFunction, loss_for, names_a_function, sizes_of, user_data, user_model

@@ -249,7 +249,7 @@ def test_a_full_disk_is_said_and_leaves_the_one_before(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["update-00000005"]
 
 
-@pytest.mark.parametrize("moment", ["json.dump", "_sync", "shutil.rmtree"])
+@pytest.mark.parametrize("moment", ["_write", "_sync", "shutil.rmtree"])
 def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, monkeypatch, moment):
     strategy = build("single", {})
     for update in (5, 6):
@@ -321,7 +321,10 @@ def test_another_optimizer_is_refused(tmp_path):
     steps(strategy, 0, 1)
     save_checkpoint(strategy, tmp_path, Position(1))
     other = Single(model(3).double(), partial(torch.optim.SGD, lr=0.1, momentum=0.9), cross_entropy)
-    with pytest.raises(CheckpointError, match="was saved with Adam, and this run has SGD, which keeps different state"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"was saved with Adam \(exp_avg, .*\), and this run has SGD \(momentum_buffer\), which keeps different",
+    ):
         load_checkpoint(other, tmp_path)
 
 
@@ -500,9 +503,7 @@ def test_a_checkpoint_without_a_buffer_that_the_model_has_is_of_another_model(tm
     save_checkpoint(build("single", {}), tmp_path, Position(1))
     other = build("single", {})
     other.model.register_buffer("more", torch.zeros(2))
-    with pytest.raises(
-        CheckpointError, match=r"this one has a buffer more of shape \(2,\), and the saved one has none"
-    ):
+    with pytest.raises(CheckpointError, match=r"belongs to another model: it has no buffer more of shape \(2,\)"):
         load_checkpoint(other, tmp_path)
 
 
@@ -515,7 +516,7 @@ def test_an_optimizer_that_keeps_other_numbers_is_refused(tmp_path, saved):
     steps(strategy, 0, 1)
     save_checkpoint(strategy, tmp_path, Position(1))
     with pytest.raises(
-        CheckpointError, match=r"Adam keeping .*, and in this run it keeps .*: give .* the same options"
+        CheckpointError, match=r"which keeps different state: continue with the same .*, with the same options"
     ):
         load_checkpoint(with_amsgrad(not saved), tmp_path)
     assert load_checkpoint(with_amsgrad(saved), tmp_path).position.updates == 1

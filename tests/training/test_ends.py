@@ -7,9 +7,9 @@ of them run with the other tests.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
-from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import LOCK, latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.settings import Settings
 from tests.clusters import slurm_cluster
@@ -105,8 +105,8 @@ def send(number: signal.Signals, case: Case, process: subprocess.Popen, folder: 
     elif case.end != "SIGKILL":
         os.kill(process.pid, number)
     else:
-        (lock,) = (folder / "saved").glob("writer-*.lock")
-        os.kill(json.loads(lock.read_text())["process"], number)
+        (writer,) = re.findall(r"process (\d+)", (folder / "saved" / LOCK).read_text())
+        os.kill(int(writer), number)
 
 
 def ranks_in(folder: Path) -> list[int]:

@@ -24,7 +24,7 @@ from course_lib.machine import LAUNCHED_HERE
 from course_lib.pictures import losses
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import job
-from course_lib.training.checkpoint.folder import Position, latest_checkpoint, read_checkpoint
+from course_lib.training.checkpoint.folder import LOCK, Position, latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import Log, Record, read_log
 from course_lib.training.loop import BatchReader
@@ -352,8 +352,8 @@ def started(*arguments, cwd, launcher=(), **environment):
 def test_a_ranks_death_says_how_to_go_on(tmp_path):
     with started("ddp", *flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved"), cwd=tmp_path) as process:
         assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
-        (lock,) = (tmp_path / "saved").glob("writer-*.lock")
-        os.kill(json.loads(lock.read_text())["process"], signal.SIGKILL)
+        (writer,) = re.findall(r"process (\d+)", (tmp_path / "saved" / LOCK).read_text())
+        os.kill(int(writer), signal.SIGKILL)
         output, _ = process.communicate(timeout=PATIENCE)
     saved = read_checkpoint(latest_checkpoint(tmp_path / "saved")).position.updates
     assert process.returncode == 1

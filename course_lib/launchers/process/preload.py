@@ -25,7 +25,7 @@ NEEDED = (
 # starts a tenth of a second later.
 REST = (
     *("torch._dynamo", "torch.distributed.fsdp"),
-    *("course_lib.training", "course_lib.training.checkpoint.planners"),
+    *("course_lib.training", "torch.distributed.checkpoint"),
 )
 NEXT_IMPORT_AFTER = 1.0  # seconds between two imports, in which the server can fork for a caller in a hurry
 

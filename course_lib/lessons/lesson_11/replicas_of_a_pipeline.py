@@ -135,7 +135,8 @@ def resumed(trained, answer, job: Job, batch, updates: int):
 
     import torch.distributed as dist
 
-    from course_lib.training.checkpoint import load_checkpoint, on_rank_0, save_checkpoint
+    from course_lib.strategies.base import on_rank_0
+    from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
     from course_lib.training.checkpoint.folder import Position
 
     class CutOff(Exception):

@@ -3,6 +3,7 @@
     DIR/update-00000050                 complete: renamed to this when every rank had written its part
     DIR/update-00000100.1b9d6bcd.tmp    being written, or left by a crash: never loaded, removed by the next save
     DIR/update-00000150.damaged         files have changed since the save; renamed when a run reached this update again
+    DIR/writer.lock                     the job that writes here
 
 A strategy needs only `shards()`, which returns the part of each parameter that a rank has. A rank writes its part; if
 several ranks have the same part, one of them writes it. `training.json`, next to the tensors, describes the model, how
@@ -13,10 +14,9 @@ checkpoints that you or someone you trust saved. The tensors themselves are read
 """
 
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, latest_checkpoint
-from course_lib.training.checkpoint.lock import on_rank_0
 from course_lib.training.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 
 __all__ = [
     "BackgroundSaver", "Checkpoint", "CheckpointError", "Position", "latest_checkpoint", "load_checkpoint",
-    "on_rank_0", "save_checkpoint", "writing_into",
+    "save_checkpoint", "writing_into",
 ]  # fmt: skip

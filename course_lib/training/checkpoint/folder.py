@@ -1,70 +1,33 @@
-"""A folder of checkpoints on disk: which one is complete, how one becomes complete, and whether its files are intact.
+"""A folder of checkpoints on disk: which one is complete, whether its files are intact, and which job may write there.
 
 This module knows nothing about tensors. Next to a checkpoint's files is a list of their SHA-256 hashes, in the format
-that `sha256sum --check SHA256SUMS` reads, so you can verify it without Python. Every rank hashes the files it wrote,
-and one rank writes the list: a file from a different save has a different hash.
+that `sha256sum --check SHA256SUMS` reads. Every rank hashes the files it wrote, and one rank writes the list, so a file
+from a different save has a different hash.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
+from course_lib.machine import restarts, started_by_torchrun
+
 SUMS = "SHA256SUMS"
-BLOCK = 1 << 20  # bytes read at a time
-
-
-def sums_of(files: Iterable[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by name."""
-    sums = {}
-    for path in files:
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-        sums[path.name] = digest.hexdigest()
-    return sums
-
-
-def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
-    """Write the list into `folder`, and return once it is on disk."""
-    with (folder / SUMS).open("w") as file:
-        file.writelines(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def find_damage(folder: Path, required: Iterable[str], only: Collection[str] | None = None) -> str:
-    """Return what is wrong with the files saved in `folder`, in a few words; empty if nothing is.
-
-    The list must include the files in `required`. This reads only the files in `only`, or all of them.
-    """
-    try:
-        *lines, _ = (folder / SUMS).read_text().split("\n")
-        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        for name in (*required, *listed):
-            if name not in listed:
-                return f"{SUMS} does not list {name}"
-            if (only is None or name in only) and sums_of([folder / name])[name] != listed[name]:
-                return f"{name} has changed since it was saved"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError) as error:  # bytes that are not text, or an invalid file name
-        return f"{SUMS} cannot be read: {error}"
-    return ""
-
-
 FACTS = "training.json"
 CONTENTS = ".metadata"  # torch's table of contents
+LOCK = "writer.lock"
 COMPLETE = re.compile(r"update-(\d{8,})")
+BLOCK = 1 << 20  # bytes read at a time
 
 
 class CheckpointError(ValueError):
@@ -90,22 +53,23 @@ class Checkpoint:
     parameters: dict[str, list]  # the shape and dtype of each, by its name in the whole model
     notes: dict[str, Any] = field(default_factory=dict)  # the caller's notes
     optimizer: str = ""  # the name of its class, if it has any state
+    same_layout: bool = False  # whether each rank that loaded it has the part that it saved
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
     """Return the last complete checkpoint in `folder`, or None."""
-    return max(_complete_checkpoints(Path(folder)), key=_updates, default=None)
+    return next((path for path in _newest_first(Path(folder)) if (path / FACTS).is_file()), None)
 
 
-def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> tuple[Checkpoint | None, list[str]]:
+def find_checkpoint(folder: str | Path, *, only_facts: bool = False) -> tuple[Checkpoint | None, list[str]]:
     """Return the last intact checkpoint in `folder`, and what is wrong with each later one.
 
     The checkpoint is None if the folder has none; raises if it has some, but none of them is intact. This reads every
-    file to be sure, or just the files in `only`.
+    byte to be sure, or with `only_facts` just the description.
     """
     damaged = []
     for path in _newest_first(Path(folder)):
-        damage = _damage_of(path, only)
+        damage = _damage_of(path, only_facts)
         if not damage:
             return read_checkpoint(path), damaged
         damaged.append(f"{path} is damaged ({damage})")
@@ -116,49 +80,16 @@ def find_checkpoint(folder: str | Path, only: tuple[str, ...] | None = None) -> 
     return None, []
 
 
-def _damage_of(path: Path, only: tuple[str, ...] | None = None) -> str:
-    """Return what is wrong with a checkpoint, in a few words; empty if nothing is."""
-    part_files = sorted(file.name for file in path.glob("*.distcp"))
-    if damage := find_damage(path, required=(FACTS, CONTENTS, *part_files), only=only):
-        return damage
-    try:
-        updates = read_checkpoint(path).position.updates
-    except CheckpointError:
-        return f"{FACTS} was not saved by a run"
-    return "" if updates == _updates(path) else f"it is from update {updates}"
-
-
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the description of the checkpoint at `path`."""
     try:
         facts = json.loads((path / FACTS).read_text())
         position = Position(**facts["position"])
-        checkpoint = Checkpoint(
+        return Checkpoint(
             path, position, facts["layout"], facts["parameters"], facts["notes"], facts.get("optimizer", "")
         )
-        _check_types(checkpoint)
-        return checkpoint
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path} is damaged ({FACTS}: {error}): remove it to resume from the previous one"
-        ) from error
-
-
-def _check_types(checkpoint: Checkpoint) -> None:
-    """Refuse valid JSON that is not what a run saves."""
-    for name, number in vars(checkpoint.position).items():
-        if type(number) is not int or number < 0:
-            raise ValueError(f"{name}={number}")
-    for name in ("layout", "parameters", "notes"):
-        if not isinstance(getattr(checkpoint, name), dict):
-            raise ValueError(f"no {name}")
-    order, loss = checkpoint.notes.get("order", {}), checkpoint.notes.get("loss", 0.0)
-    if not isinstance(order, dict) or not isinstance(loss, float | int):
-        raise ValueError("no loss and order in its notes")
-
-
-def _updates(path: Path) -> int:
-    return int(path.name.rpartition("-")[2])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({FACTS}: {error}): remove it to resume from the previous") from error
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -167,8 +98,39 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(checkpoints, key=_updates, reverse=True)
 
 
-def _complete_checkpoints(folder: Path) -> list[Path]:
-    return [path for path in _newest_first(folder) if (path / FACTS).is_file()]
+def _updates(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def _damage_of(path: Path, only_facts: bool = False) -> str:
+    """Return what is wrong with a checkpoint's files, in a few words; empty if nothing is."""
+    try:
+        lines = (path / SUMS).read_text().splitlines()
+        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        for name in (FACTS, CONTENTS, *sorted(file.name for file in path.glob("*.distcp"))):
+            if name not in listed:
+                return f"{SUMS} does not list {name}"
+        for name in (FACTS,) if only_facts else listed:
+            if sums_of([path / name])[name] != listed[name]:
+                return f"{name} has changed since it was saved"
+        updates = read_checkpoint(path).position.updates
+        return "" if updates == _updates(path) else f"it is from update {updates}"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError) as error:  # bytes that are not text, or an invalid file name
+        return f"it cannot be read: {error}"
+
+
+def sums_of(files: Iterable[Path]) -> dict[str, str]:
+    """Return the SHA-256 of each file, by name."""
+    sums = {}
+    for path in files:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+        sums[path.name] = digest.hexdigest()
+    return sums
 
 
 def make_room(final: Path) -> Path:
@@ -182,7 +144,8 @@ def make_room(final: Path) -> Path:
         if not _damage_of(newer):
             problem = "exists" if newer == final else f"is ahead of update {_updates(final)}"
             raise CheckpointError(f"{newer} {problem}: load it and continue from there, or save into another folder")
-        _mark_damaged(newer)
+        shutil.rmtree(newer.with_suffix(".damaged"), ignore_errors=True)
+        newer.rename(newer.with_suffix(".damaged"))
     for leftover in final.parent.glob("update-*.tmp"):
         shutil.rmtree(leftover)
     temporary = final.with_name(f"{final.name}.{uuid4().hex[:8]}.tmp")
@@ -190,31 +153,28 @@ def make_room(final: Path) -> Path:
     return temporary
 
 
-def _mark_damaged(damaged: Path) -> None:
-    """Rename a damaged checkpoint so that it is never loaded."""
-    renamed = damaged.with_suffix(".damaged")
-    if renamed.exists():
-        shutil.rmtree(renamed)
-    damaged.rename(renamed)
-
-
-def complete(final: Path, temporary: Path, facts: dict[str, Any], sums: Mapping[str, str], keep: int) -> None:
+def complete(final: Path, temporary: Path, facts: Mapping[str, Any], sums: Mapping[str, str], keep: int) -> None:
     """Rename a checkpoint to its final name once it is on disk; then remove all but the last `keep`.
 
     `sums` are the hashes of the ranks' parts, each computed by the rank that wrote it.
     """
-    with (temporary / FACTS).open("w") as file:
-        json.dump(facts, file)
-        file.flush()
-        os.fsync(file.fileno())
-    write_sums(temporary, {**sums, **sums_of([temporary / FACTS, temporary / CONTENTS])})
+    _write(temporary / FACTS, json.dumps(facts))
+    sums = {**sums, **sums_of([temporary / FACTS, temporary / CONTENTS])}
+    _write(temporary / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
     _sync(temporary)
     temporary.rename(final)
     _sync(final.parent)
-    for old in sorted(_complete_checkpoints(final.parent), key=_updates)[:-keep]:
-        removed = old.with_suffix(".tmp")  # a crash during removal must not leave half a checkpoint under this name
-        old.rename(removed)
+    for old in [path for path in _newest_first(final.parent) if (path / FACTS).is_file()][keep:]:
+        # A crash during the removal must not leave half a checkpoint under this name.
+        removed = old.rename(old.with_suffix(".tmp"))
         shutil.rmtree(removed)
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync(folder: Path) -> None:
@@ -225,3 +185,62 @@ def _sync(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Inside this context, no other job may write into `folder`; raises if another job may be doing so now.
+
+    The kernel holds the lock (`flock`), and releases it when the process ends, however it ends. Not every file system
+    tells other machines, so a lock file that a process on another machine left counts, unless it was an earlier attempt
+    of this job.
+    """
+    path, made_folder = folder / LOCK, not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    job, host = _job(), socket.gethostname()
+    with path.open("a+") as file:
+        is_free = _flock(file)
+        file.seek(0)
+        holder = file.read()
+        was_here, was_this_job = holder.endswith(f" on {host}"), bool(job and restarts() and holder.startswith(job))
+        # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
+        was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        if is_free is False or was_removed or (holder and not was_this_job and not (is_free and was_here)):
+            raise CheckpointError(
+                f"{folder} is in use by {holder or 'another job'}: wait until it ends, or give another folder; "
+                f"if you know that it is dead, remove {path}"
+            )
+        file.truncate(0)
+        file.write(f"{job}process {os.getpid()} on {host}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            with contextlib.suppress(OSError):  # Windows removes no open file, and no system a folder in use
+                path.unlink(missing_ok=True)
+                if made_folder:
+                    folder.rmdir()
+
+
+def _job() -> str:
+    """Return the name of the job that started this process, for example `Slurm job 12, `; empty if it was no job."""
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if not started_by_torchrun():
+        return ""
+    if run and run == os.environ.get("SLURM_JOB_ID"):
+        return f"Slurm job {run}, "
+    return f"torchrun at {os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}, "
+
+
+def _flock(file: IO[str]) -> bool | None:
+    """Lock an open file until it is closed. Returns whether it was free; None if this file system has no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
