@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, explain_failure
 from course_lib.launchers.diagnosis.stacks import cell_sources
-from course_lib.launchers.process import frameworks, messages, pickling
+from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.folders import hurried, hurry_file_named, use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
 from course_lib.launchers.process.listener import Listener
@@ -52,7 +52,6 @@ def launch(
     timeout: float | Patience | None = 60.0,
     on: Cluster | None = None,
     profile: bool = False,
-    framework: str = frameworks.TORCH,
     seed: int | None = None,
     **kwargs: Any,
 ) -> Run:
@@ -62,9 +61,7 @@ def launch(
     here, tagged with the rank. `timeout` counts seconds from the moment all ranks have started; None waits forever. A
     `Patience` does not count time that ranks lose to other load on the machine. `on=slurm(nodes=2)` runs the ranks on
     the nodes of a cluster instead. With `profile`, PyTorch's profiler records the whole call, and `run.trace(file)`
-    writes the result; use it for calls that take seconds, not hours. With `framework="tensorflow"` or `"jax"`, the
-    ranks connect through that framework and there is no PyTorch process group: TensorFlow finds the ranks in
-    `TF_CONFIG`, JAX in `jax.devices()`.
+    writes the result; use it for calls that take seconds, not hours.
 
     Every rank of every launch draws different random numbers. With `seed=7` they repeat in the next launch, as if
     rank 2 had started with `torch.manual_seed(7 + 2)`; Python's and NumPy's generators are seeded, too. (`hash` of a
@@ -74,12 +71,10 @@ def launch(
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
     _check(fn, ranks)
     check_timeout(seconds)
-    _check_framework(framework, on, profile)
     if on is not None:
         on.check(ranks)
     try:
-        more = {"profile": bool(profile), "framework": framework}
-        spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, here=on is None, **more)
+        spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, here=on is None, profile=bool(profile))
         if on is not None:
             return on.run(spec, seconds)
         with _supervised(spec) as (supervisor, pid):
@@ -197,12 +192,6 @@ def _check_seed(seed: Any) -> None:
         raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
     if seed is not None and not 0 <= seed <= machine.MAX_SEED:
         raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
-
-
-def _check_framework(framework: Any, on: Cluster | None, profile: bool) -> None:
-    frameworks.check_framework(framework)
-    if framework != frameworks.TORCH and (on is not None or profile):
-        raise ValueError(f"framework={framework!r}: on=... and profile=... are for PyTorch's ranks; leave them out")
 
 
 @contextlib.contextmanager

@@ -297,8 +297,3 @@ def fork_from_the_same_server() -> None:
     server = getattr(forkserver, "_forkserver", None)
     if server is not None:
         forkserver.ensure_running = server.ensure_running = lambda: None
-
-
-def tensorflow_has_begun(context: Any) -> bool:
-    """Return whether TensorFlow's eager context is up. Needs `_initialized`; if missing, a port may be closed twice."""
-    return getattr(context, "_initialized", False)

@@ -6,16 +6,23 @@ kernel (hidden, 4 hidden) and bias (4 hidden,), then the kernel and the bias of 
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import os
+import socket
+import struct
+import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from course_lib import machine
-from course_lib.launchers.process.frameworks import check_framework, import_quietly
 
 Weights = list[np.ndarray]
 LIMITS = (1e-10, 1e-5, 1e-3)
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0", "GRPC_VERBOSITY": "NONE"}
 
 
 def get_ready(replicas: int = 2, devices: int = 4) -> None:
@@ -23,12 +30,77 @@ def get_ready(replicas: int = 2, devices: int = 4) -> None:
 
     TensorFlow gets `replicas` devices; JAX gets `devices`, and float64. Call this before either is first used.
     """
-    for name in ("tensorflow", "jax"):
-        check_framework(name)
+    missing = [name for name in ("tensorflow", "jax") if importlib.util.find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise ImportError(f"not installed here: {names}. Run %pip install 'course-lib[frameworks]', then restart")
     for name in ("tensorflow", "jax"):
         import_quietly(name)
     _tensorflow_with(replicas)
     prepare_jax(devices)
+
+
+def import_quietly(name: str) -> None:
+    """Import a framework without its log messages, which are shown only if the import fails.
+
+    The variables in `QUIET` don't silence the C++ code that looks for GPUs during the import.
+    """
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    with tempfile.TemporaryFile() as log:
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            log.seek(0)
+            os.write(stderr, log.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+SO_ATTACH_FILTER = 26
+NETWORK_HEADER = -0x100000 & 0xFFFFFFFF  # offset at which a filter finds the packet's network-layer header
+LOAD_BYTE, RIGHT_SHIFT, JUMP_IF_EQUAL, ANSWER = 0x30, 0x74, 0x15, 0x06
+FROM_THIS_MACHINE = (  # code, jump if true, jump if false, value
+    (LOAD_BYTE, 0, 0, NETWORK_HEADER),
+    (RIGHT_SHIFT, 0, 0, 4),
+    (JUMP_IF_EQUAL, 0, 3, 4),  # drop anything except IPv4
+    (LOAD_BYTE, 0, 0, NETWORK_HEADER + 12),  # the first byte of the source address
+    (JUMP_IF_EQUAL, 0, 1, 127),
+    (ANSWER, 0, 0, 0xFFFFFFFF),  # keep the packet
+    (ANSWER, 0, 0, 0),  # drop it
+)
+
+
+def only_this_machine() -> None:
+    """Make the server that TensorFlow is about to start answer only this machine (on Linux). Also hides its warnings.
+
+    The server listens on all of the machine's addresses and obeys any caller, and no option changes that. But Linux
+    lets a process attach a filter to its sockets.
+    """
+    import tensorflow
+    from tensorflow.python.eager import context as eager
+
+    tensorflow.get_logger().setLevel("ERROR")
+    context: Any = eager.context()
+    begin = context.ensure_initialized
+
+    def begin_and_filter() -> None:
+        context.ensure_initialized = begin
+        begin()  # starts the server
+        if not sys.platform.startswith("linux"):
+            return
+        code = b"".join(struct.pack("HBBI", *instruction) for instruction in FROM_THIS_MACHINE)
+        instructions = ctypes.create_string_buffer(code)
+        program = struct.pack("HL", len(FROM_THIS_MACHINE), ctypes.addressof(instructions))
+        for sock in machine.internet_sockets():
+            if machine.is_listening(sock):
+                sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+    context.ensure_initialized = begin_and_filter
 
 
 def _tensorflow_with(replicas: int) -> None:

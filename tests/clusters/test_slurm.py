@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from course_lib import LaunchError, RankFailed, RanksStuck, launch, slurm, trace
 from course_lib.cli import main
-from course_lib.launchers.slurm.cluster import BadPlace
+from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.slurm.job import clean_environment
 from course_lib.launchers.slurm.node import MessageFile
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint

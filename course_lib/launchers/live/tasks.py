@@ -23,7 +23,6 @@ from course_lib import machine
 from course_lib.launchers import private_doors
 from course_lib.launchers.live import cell
 from course_lib.launchers.process import messages, pickling
-from course_lib.launchers.process.frameworks import internet_sockets
 from course_lib.launchers.process.joining import A_DAY, join_process_group
 from course_lib.launchers.process.rank import RankProcess, store_file
 
@@ -202,11 +201,7 @@ def abort_groups() -> None:
 
 
 def _accepted_connections() -> Iterator[socket.socket]:
-    listening_ports = {sock.getsockname()[1] for sock in internet_sockets() if _is_listening(sock)}
-    for sock in internet_sockets():
-        if not _is_listening(sock) and sock.getsockname()[1] in listening_ports:
+    listening_ports = {sock.getsockname()[1] for sock in machine.internet_sockets() if machine.is_listening(sock)}
+    for sock in machine.internet_sockets():
+        if not machine.is_listening(sock) and sock.getsockname()[1] in listening_ports:
             yield sock
-
-
-def _is_listening(sock: socket.socket) -> bool:
-    return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))

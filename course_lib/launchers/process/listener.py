@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +24,6 @@ from course_lib.launchers.diagnosis.record import Record
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, pickling, stop
 from course_lib.launchers.process.blame import verdict
-from course_lib.launchers.process.frameworks import is_noise
 from course_lib.launchers.process.patience import Deadline, WallTime
 from course_lib.launchers.process.progress_bar import Bar, LiveLine, parse_report
 from course_lib.launchers.run import Run
@@ -32,6 +32,8 @@ MAX_LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer u
 MAX_OUTPUT_BYTES = 64 << 20
 # What gloo's C++ prints before it aborts a rank whose message sizes don't match. Our own error explains it better.
 GLOO_ABORTS = "terminate called after throwing an instance of 'gloo::"
+# What libraries print at every log level: gloo when it connects, TensorFlow before its log is set up.
+NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected|WARNING: All log messages before absl::|[IWE]0000 00:00:\d+\.\d+ ")
 DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # how long to wait for the other ranks' reports after the first fault
@@ -316,7 +318,7 @@ class Output:
         self.live.clear()
         for progress in filter(None, map(parse_report, lines)):
             self._bar.show(progress)
-        lines = [line for line in lines if not (parse_report(line) or is_noise(line))]
+        lines = [line for line in lines if not (parse_report(line) or NOISE.match(line))]
         explained_better = [line.startswith(GLOO_ABORTS) or DOES_NOT_FIT in line for line in lines]
         shown = [line for line, explained in zip(lines, explained_better, strict=True) if not explained]
         if shown := shown[: max(0, MAX_LINES_SHOWN - len(self.lines))]:

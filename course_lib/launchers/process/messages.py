@@ -23,7 +23,6 @@ class LaunchSpec:
     here: range  # the ranks that run on this machine
     argv: list[str] = field(default_factory=list)  # what the function finds in sys.argv
     profile: bool = False  # record with PyTorch's profiler
-    framework: str = "torch"  # the one that the ranks connect through
     seed: int | None = None  # rank 2 uses seed + 2; None: every rank gets an unpredictable seed
     live: bool = False  # the call serves cells until the ranks are dismissed; it takes the rank's process and folder
     idle: float | None = None  # seconds without a task after which live ranks are ended

@@ -21,7 +21,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.record import Record, Wait
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception, stack_of_thread
-from course_lib.launchers.process import frameworks, lifetime, pickling, stop
+from course_lib.launchers.process import lifetime, pickling, stop
 from course_lib.launchers.process.blame import PeerRoster
 from course_lib.launchers.process.joining import A_DAY, accept_second_init, join_process_group, rank_environment
 from course_lib.launchers.process.lifetime import (
@@ -34,7 +34,13 @@ from course_lib.launchers.process.lifetime import (
     stand_alone,
 )
 from course_lib.launchers.process.messages import DISMISS, LOCATE, LaunchSpec, Located, Raised, Returned, Started, Stop
-from course_lib.launchers.tracing.recording import clock_skew, profiled, take_collectives, take_profile
+from course_lib.launchers.tracing.recording import (
+    clock_skew,
+    profiled,
+    take_collectives,
+    take_profile,
+    wall_minus_monotonic,
+)
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
@@ -52,28 +58,26 @@ def main(rank: int, spec: LaunchSpec, folder: str, control: Connection, stdout: 
     sys.argv = list(spec.argv)
     rank_process = RankProcess(rank, control)
     roster: PeerRoster | None = None
+    if spec.rendezvous:  # the ranks' monotonic clocks began when their machines booted
+        rank_process.ahead = wall_minus_monotonic()
     try:
         os.environ.update(rank_environment(rank, spec))
         linecache.cache.update(spec.sources)
         seed_generators(None if spec.seed is None else spec.seed + rank)
-        skew = 0.0
-        if spec.framework == frameworks.TORCH:
-            store, peer_timeout = _join(rank, spec, folder)
-            roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
-            rank_process.log.install()
-            rank_process.destroyed_groups = accept_second_init(
-                store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation, every_time=spec.live
-            )
-            skew = clock_skew(store) if spec.rendezvous else 0.0
-        else:
-            frameworks.join(spec.framework, rank)
+        store, peer_timeout = _join(rank, spec, folder)
+        roster = PeerRoster(store, rank, spec.ranks) if spec.rendezvous else None
+        rank_process.log.install()
+        rank_process.destroyed_groups = accept_second_init(
+            store, timeout=peer_timeout, on_new_group=rank_process.log.new_generation, every_time=spec.live
+        )
+        rank_process.ahead += clock_skew(store) if spec.rendezvous else 0.0
         pickling.send_cells_to_workers()
         if spec.live:
             serve, _, _ = pickling.unpack(spec.call)
             rank_process.log.start_over(generation=0)
             serve(rank_process, folder)
         else:
-            rank_process.run(spec.call, profile=spec.profile, skew=skew)
+            rank_process.run(spec.call, profile=spec.profile)
     except BaseException as error:
         rank_process.report((roster and roster.explain(error)) or error)
         run_exit_functions()
@@ -105,6 +109,7 @@ class RankProcess:
         self.obey: Callable[[Any], None] = lambda order: None  # called from a thread with orders for live ranks
         self.task = 0  # the one that a live rank is working on
         self.returned = False
+        self.ahead = 0.0  # how far the clock that all ranks share is ahead of ours
         self._place: tuple | None = None
         self._looks = 0
         self.dismissed = threading.Event()
@@ -113,8 +118,8 @@ class RankProcess:
         self._answering.start()
         self._on_abort = self._report_before_abort()
 
-    def run(self, call: bytes, *, profile: bool = False, skew: float = 0.0) -> None:
-        """Run the pickled call and report its value and times. `skew` is how far rank 0's clock is ahead of ours."""
+    def run(self, call: bytes, *, profile: bool = False) -> None:
+        """Run the pickled call and report its value and times."""
         fn, args, kwargs = pickling.unpack(call)
         pickling.fill_main_module(fn)
         self.announce()
@@ -129,7 +134,7 @@ class RankProcess:
         if os.getpid() != self._process:
             leave_as_child()
         end_program()
-        self.finish(pickling.pack_value(value), started_at, ended_at, skew)
+        self.finish(pickling.pack_value(value), started_at, ended_at)
 
     def start(self, task: int) -> None:
         """Begin a task of a live rank: spans and calls before it don't belong to it."""
@@ -137,7 +142,7 @@ class RankProcess:
         trace.recorder.start(self.rank)
         self.log.start_task()
 
-    def finish(self, packed: bytes, started_at: float, ended_at: float, skew: float = 0.0) -> None:
+    def finish(self, packed: bytes, started_at: float, ended_at: float) -> None:
         """Report a pickled value, and everything that was recorded since the start."""
         self.returned = True
         if os.getpid() != self._process:
@@ -146,7 +151,7 @@ class RankProcess:
         recorded = {"collectives": take_collectives(self.rank, record.calls), "profile": take_profile()}
         recorded |= {"stopped": stop.request.obeyed, "core_waits": trace.recorder.core_waits, "task": self.task}
         report = Returned(self.rank, packed, trace.recorder.spans, record, started_at, ended_at, **recorded)
-        self._send(report.later(skew) if skew else report)
+        self._send(report.later(self.ahead) if self.ahead else report)
 
     def announce(self) -> None:
         """Report that the process group is up and that this rank's work begins."""
@@ -154,14 +159,14 @@ class RankProcess:
 
     def report(self, error: BaseException) -> None:
         """Report an exception to the supervisor, with the learner's lines of the stack."""
-        at = time.monotonic()
+        at = time.monotonic() + self.ahead
         if os.getpid() != self._process:
             leave_as_child(error)
         flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         name, text = type(error).__qualname__, _text_of(error)
         trace.recorder.read(wait=False)  # the GPU may never reach the end of the last spans
-        spans, record = trace.recorder.spans, self._record()
+        spans, record = [span.since(-self.ahead) for span in trace.recorder.spans], self._record()
         self.returned = True
         self._send(Raised(self.rank, at, name, text, stack, _pickled(error), spans, record, self.task))
 

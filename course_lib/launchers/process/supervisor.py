@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import CannotStart, explain_failure
 from course_lib.launchers.diagnosis.stacks import Where, locate
-from course_lib.launchers.process import frameworks
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
 from course_lib.launchers.process.messages import (
     DISMISS,
@@ -61,7 +60,8 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
             try:
                 _start(team, spec, folder, start_method)
                 sweep_temporary_folders()
-                _serve(team, link, Idleness(spec.idle))
+                now = time.time if spec.rendezvous else time.monotonic  # the clock that all ranks share
+                _serve(team, link, Idleness(spec.idle), now)
             finally:
                 _end(team)
     except HungUp:
@@ -100,7 +100,6 @@ def _prepare(spec: LaunchSpec) -> None:
     os.environ.update(spec.environment)
     os.chdir(spec.folder)
     os.environ["MASTER_PORT"] = str(machine.free_port())
-    frameworks.prepare(spec.framework, spec.ranks)
     if "torch" in sys.modules:  # imported before the fork, so we can count the GPUs once for all ranks
         os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
 
@@ -133,7 +132,7 @@ class Idleness:
         return self.limit is not None and not self._busy and time.monotonic() - self._since > self.limit
 
 
-def _serve(team: list[RankHandle], notebook: NotebookLink, idle: Idleness) -> None:
+def _serve(team: list[RankHandle], notebook: NotebookLink, idle: Idleness, now: Callable[[], float]) -> None:
     """Forward messages in both directions until the notebook dismisses the ranks."""
     unanswered: dict[int, float] = {}
     unfinished_lines = UnfinishedLines()
@@ -160,7 +159,7 @@ def _serve(team: list[RankHandle], notebook: NotebookLink, idle: Idleness) -> No
                 idle.note(order, team)
                 _send_to_all(team, LOCATE if order == LOOK else order)
         unfinished_lines.forward(team, notebook)
-        _report_deaths(team, notebook, idle)
+        _report_deaths(team, notebook, idle, now)
         _signal_unresponsive(team, notebook, unanswered)
         if idle.is_over():
             notebook.send(SupervisorFailed(IDLE.format(idle.limit)))
@@ -206,7 +205,7 @@ def _forward_lines(notebook: NotebookLink, rank: int, lines: list[str]) -> None:
         notebook.send(Lines(rank, lines))
 
 
-def _report_deaths(team: list[RankHandle], notebook: NotebookLink, idle: Idleness) -> None:
+def _report_deaths(team: list[RankHandle], notebook: NotebookLink, idle: Idleness, now: Callable[[], float]) -> None:
     for member in team:
         if member.alive and (exitcode := member.exitcode()) is not None:
             member.alive = False
@@ -214,7 +213,7 @@ def _report_deaths(team: list[RankHandle], notebook: NotebookLink, idle: Idlenes
             while member.control_has_more() and _forward_report(member, notebook, {}, idle):
                 pass
             _forward_lines(notebook, member.rank, member.drain())
-            death = Died(member.rank, exitcode, member.stack(), at=time.monotonic())
+            death = Died(member.rank, exitcode, member.stack(), at=now())
             idle.note(death, team)
             notebook.send(death)
 

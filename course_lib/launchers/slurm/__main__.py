@@ -1,11 +1,12 @@
 """Run one node of a Slurm job: `srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER`."""
 
-from __future__ import annotations
-
+import pickle
 import sys
 from pathlib import Path
 
-from course_lib.launchers.slurm.node import main
+from course_lib.launchers.slurm.node import run_node
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    folder = Path(sys.argv[1])
+    spec, place, sys.path[:] = pickle.loads((folder / "job").read_bytes())
+    sys.exit(run_node(spec, place, folder))

@@ -1,11 +1,7 @@
 """Run a function on the nodes of a Slurm cluster: `launch(fn, ranks=16, on=slurm(nodes=2, gpus_per_node=8))`.
 
-We submit a small script to `sbatch`. submitit would do that too (deriving ports from the job id is its idea), but it
-returns one pickle per task when the task is over. A launch shows the ranks' output while they run, and asks them where
-they are if they do not finish.
-
 On each node, one process stands in for the notebook: it starts the node's ranks exactly as a notebook would, and
-forwards their messages through a shared folder. So errors, crashes and hangs are reported as they are locally.
+forwards their messages through a shared folder. So output, errors, crashes and hangs are reported as they are locally.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +24,8 @@ from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.messages import STILL_HERE, LaunchSpec
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.run import Run
-from course_lib.launchers.slurm.job import BadPlace, Place, SlurmJob, State, is_inside_job, make_script
-from course_lib.launchers.slurm.node import message_files, orders, run_node
-
-__all__ = ["BadPlace", "Slurm", "slurm"]
+from course_lib.launchers.slurm.job import INSIDE_JOB, Place, SlurmJob, make_script
+from course_lib.launchers.slurm.node import message_files, run_node
 
 START_WITHIN = 600.0  # starting Python from a shared disk with a cold cache is slow
 GRACE = 1.0
@@ -43,22 +36,17 @@ LAST_MESSAGES_WITHIN = 2.0  # how long after a job's end we still wait for its r
 FOLDER = "COURSE_LIB_SLURM_FOLDER"  # where the nodes of a watched job find their files
 
 
-@dataclass(frozen=True)
 class Slurm(Place):
-    """Where to run: the number of nodes and of ranks per node. All nodes must see `folder`.
-
-    `options` are additional options for `sbatch`, for example `["--constraint=a100", "--exclusive"]`.
-    """
+    """Where to run: `launch(fn, ranks=16, on=slurm(nodes=2, gpus_per_node=8))`."""
 
     def is_here(self) -> bool:
         """Return whether this process is already running as a node of a Slurm job."""
-        return is_inside_job()
+        return INSIDE_JOB in os.environ and os.environ[INSIDE_JOB] == os.environ.get("SLURM_JOB_ID")
 
     def script(self, folder: str | Path = "FOLDER") -> str:
         """Return the script for `sbatch`. `folder` holds the function, if one is sent to the nodes."""
-        if self.command:
-            return make_script(self, [sys.executable, "-m", "course_lib", *self.command])
-        return make_script(self, [sys.executable, "-m", "course_lib.launchers.slurm", str(folder)])
+        command = ["course_lib", *self.command] if self.command else ["course_lib.launchers.slurm", str(folder)]
+        return make_script(self, [sys.executable, "-m", *command])
 
     def run(self, spec: LaunchSpec, timeout: float | None) -> Run:
         """Run a launch as a Slurm job and wait for it. When this returns, the job is gone, except after a hang-up.
@@ -68,45 +56,61 @@ class Slurm(Place):
         if self.is_here():
             node_folder = os.environ.get(FOLDER)
             sys.exit(run_node(spec, self, Path(node_folder) if node_folder else None))
-        with _private_folder(Path(self.folder)) as folder:
-            if not self.command:
-                (folder / "job").write_bytes(pickle.dumps((spec, self, sys.path)))
-            for file in (*message_files(folder, self.nodes, attempt=0), orders(folder, attempt=0)):
-                file.create()
+        try:
+            parent = Path(self.folder)
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))  # only this user can access it
+        except OSError as error:
+            raise LaunchError(
+                f"folder={self.folder!r} cannot be written to ({error.strerror}): give another"
+            ) from error
+        keep = False
+        try:
+            (folder / "job").write_bytes(pickle.dumps((None if self.command else spec, self, sys.path)))
+            reports, orders = message_files(folder, self.nodes, attempt=0)
+            for file in (*reports, orders):
+                file.path.touch(mode=0o600)
             (folder / "job.sh").write_text(self.script(folder))
-            submitted = SlurmJob.submit(folder / "job.sh", {FOLDER: str(folder)})
-            return self._watch(submitted, folder, spec.ranks, timeout)
+            return self._watch(SlurmJob(folder / "job.sh", {FOLDER: str(folder)}), folder, spec.ranks, timeout)
+        except Detached:
+            keep = True  # the nodes still need the folder
+            raise
+        finally:
+            if not keep:
+                shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    parent.rmdir()  # fails if it is not empty
 
-    def _watch(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
-        """Watch a job until it ends. If we stop before that, cancel it, unless it was detached."""
+    def _watch(self, job: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
+        """Watch a job, also after Slurm has requeued it. If we stop before it ends, cancel it, unless we hung up."""
         within, keeps_running = 0.0, False
+        detached = Detached(
+            f"job {job.number} keeps running, but is no longer watched: `squeue --job {job.number}` shows its state, "
+            f"{job.output} has its ranks' output, and `scancel {job.number}` ends it"
+        )
         try:
             with _detached_by_hangup():
-                run = self._watch_attempts(submitted, folder, ranks, timeout)
-            within = LEAVE_WITHIN
-            return run
+                job.wait_for_its_turn()
+                while True:
+                    try:
+                        nodes = Nodes(job, folder, self)
+                        run = Listener(nodes, ranks, timeout, start_within=START_WITHIN, grace=GRACE).result()
+                        within = LEAVE_WITHIN
+                        return run
+                    except Requeued:
+                        print(f"[launch] job {job.number} was put back into the queue", flush=True)
+                        job.wait_for_its_turn(again=True)
         except KeyboardInterrupt as error:
             when, where = (error.when, error.where) if isinstance(error, Interrupted) else ("", None)
-            if keeps_running := not submitted.end():
-                raise Detached(submitted.how_to_look()) from None
-            raise Interrupted(when, where, then=f"job {submitted.number} was cancelled") from None
+            if keeps_running := not job.end():
+                raise detached from None
+            raise Interrupted(when, where, then=f"job {job.number} was cancelled") from None
         except (Detached, OSError) as error:  # the terminal is gone
             keeps_running = True
-            raise Detached(submitted.how_to_look()) from error
+            raise detached from error
         finally:
             if not keeps_running:
-                submitted.end(within)
-
-    def _watch_attempts(self, submitted: SlurmJob, folder: Path, ranks: int, timeout: float | None) -> Run:
-        """Watch the job, and watch it again each time Slurm requeues it."""
-        attempt = submitted.wait_for_its_turn()
-        while True:
-            nodes = Nodes(submitted, folder, self, attempt)
-            try:
-                return Listener(nodes, ranks, timeout, start_within=START_WITHIN, grace=GRACE).result()
-            except Requeued:
-                print(f"[launch] job {submitted.number} was put back into the queue", flush=True)
-                attempt = submitted.wait_for_its_turn(again=True)
+                job.end(within)
 
 
 slurm = Slurm  # so that calls read well: launch(fn, ranks=16, on=slurm(nodes=2))
@@ -117,11 +121,11 @@ class Requeued(Exception):
 
 
 class Nodes:
-    """The supervisors on all nodes, presented to `Listener` as a single channel."""
+    """The supervisors on all nodes, presented to `Listener` as a single channel, for one attempt of the job."""
 
-    def __init__(self, job: SlurmJob, folder: Path, place: Place, attempt: int) -> None:
-        self.job, self.place, self.attempt = job, place, attempt
-        self._message_files, self._orders = message_files(folder, place.nodes, attempt), orders(folder, attempt)
+    def __init__(self, job: SlurmJob, folder: Path, place: Place) -> None:
+        self.job, self.place, self.attempt = job, place, job.restarts
+        self._reports, self._orders = message_files(folder, place.nodes, self.attempt)
         self._messages: list[Any] = []
         self._last_sign_of_life = 0.0
         self._ended_at: float | None = None
@@ -136,7 +140,7 @@ class Nodes:
         """Wait up to `seconds` for a message and return whether there is one. Raises if the job ended without one."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._messages:
-            self._messages = [message for file in self._message_files for message in file.read()]
+            self._messages = [message for file in self._reports for message in file.read()]
             if not self._messages:
                 if deadline is not None and time.monotonic() >= deadline:
                     return False
@@ -148,31 +152,25 @@ class Nodes:
         if time.monotonic() - self._last_sign_of_life > SIGN_OF_LIFE_EVERY:
             self._last_sign_of_life = time.monotonic()
             self.send(STILL_HERE)
-        state = self.job.state()
-        if state.restarts > self.attempt or state.waits:
+        job = self.job
+        job.ask()
+        if job.restarts > self.attempt or job.waits():
             raise Requeued
-        if not state.has_ended:
-            self._ended_at = None
-        elif self._ended_at is None:
-            self._ended_at = time.monotonic()
-        elif time.monotonic() - self._ended_at > LAST_MESSAGES_WITHIN:
-            raise LaunchError(self._explain_end(state))
-
-    def _explain_end(self, state: State) -> str:
-        number = self.job.number
+        self._ended_at = (self._ended_at or time.monotonic()) if job.has_ended() else None
+        if self._ended_at is None or time.monotonic() - self._ended_at < LAST_MESSAGES_WITHIN:
+            return
         explanations = {
-            "TIMEOUT": f"job {number} ran out of time: give it more than time={self.place.time!r}",
-            "CANCELLED": f"job {number} was cancelled, but not by this program",
-            "NODE_FAIL": f"job {number} ended because a node failed: run it again",
-            "OUT_OF_MEMORY": f"job {number} ran out of memory: ask for more with memory='64G' (--memory 64G)",
+            "TIMEOUT": f"job {job.number} ran out of time: give it more than time={self.place.time!r}",
+            "CANCELLED": f"job {job.number} was cancelled, but not by this program",
+            "NODE_FAIL": f"job {job.number} ended because a node failed: run it again",
+            "OUT_OF_MEMORY": f"job {job.number} ran out of memory: ask for more with memory='64G' (--memory 64G)",
         }
-        ended = f"job {number} ended ({state.name.lower()}) without a report from its ranks"
-        explanation = explanations.get(state.name, ended)
-        if state.exit_code == REQUEUE:
-            explanation = f"job {number} saved its state, but Slurm did not put it back into the queue: start it again"
-        output = self.job.output
-        tail = output.read_text(errors="replace").splitlines()[-15:] if output.exists() else []
-        return "\n\n".join([explanation, *(["The end of its output:\n  " + "\n  ".join(tail)] if tail else [])])
+        ended = f"job {job.number} ended ({job.name.lower()}) without a report from its ranks"
+        text = explanations.get(job.name, ended)
+        if job.exit_code == REQUEUE:
+            text = f"job {job.number} saved its state, but Slurm did not put it back into the queue: start it again"
+        tail = job.output.read_text(errors="replace").splitlines()[-15:] if job.output.exists() else []
+        raise LaunchError("\n  ".join([f"{text}\n\nThe end of its output:", *tail]) if tail else text)
 
 
 @contextlib.contextmanager
@@ -193,29 +191,3 @@ def _detached_by_hangup() -> Iterator[None]:
         yield
     finally:
         signal.signal(hangup, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _private_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder for one launch that only this user can access (0700), removed at the end of the job."""
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(dir=parent.resolve(), prefix="launch-"))
-    except OSError as error:
-        raise LaunchError(
-            f"folder={str(parent)!r} cannot be written to ({error.strerror}): give another folder"
-        ) from error
-    try:
-        yield folder
-    except Detached:
-        raise  # the nodes still need it
-    except BaseException:
-        _remove(folder)
-        raise
-    _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.parent.rmdir()  # fails if it is not empty

@@ -1,28 +1,26 @@
 """A Slurm job: the resources it requests, its script for `sbatch`, and its state in the queue.
 
-`course train ... --slurm --print` shows the script. It needs only the `course` command and can be submitted by hand.
-
-`squeue` forgets a job the moment it ends, and `sacct` needs a database that not every cluster has. So we get the state
-from `scontrol show job`, which remembers a job for a few minutes.
+`squeue` forgets a job the moment it ends, and `sacct` (which submitit asks) needs a database that not every cluster
+has. So we get the state from `scontrol show job`, which remembers a job for a few minutes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.launchers.diagnosis.errors import LaunchError
 from course_lib.launchers.process.stop import REQUEUE
 
-CORES_BESIDE_A_GPU = 4  # one for the rank, the others for data loading
+SIGNAL_BEFORE = 120  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
+INSIDE_JOB = "COURSE_LIB_SLURM_JOB"
 
 
 class BadPlace(ValueError):
@@ -31,12 +29,15 @@ class BadPlace(ValueError):
 
 @dataclass(frozen=True)
 class Place:
-    """The number of nodes, the ranks on each, and the resources they need."""
+    """The number of nodes, the ranks on each, and the resources they need. All nodes must see `folder`.
+
+    `options` are additional options for `sbatch`, for example `["--constraint=a100", "--exclusive"]`.
+    """
 
     nodes: int = 2
     gpus_per_node: int = 8
     ranks_per_node: int | None = None  # None: one per GPU
-    cpus_per_rank: int | None = None  # None: 4 with GPUs, otherwise 1
+    cpus_per_rank: int | None = None  # None: 4 with GPUs (one for the rank, the others load data), otherwise 1
     memory: str | None = None  # per node, for example "64G"; None: the cluster's default
     time: str = "1:00:00"
     partition: str | None = None
@@ -54,10 +55,8 @@ class Place:
         if self.cores < 1:
             raise BadPlace(f"cpus_per_rank={self.cpus_per_rank}: give 1 or more")
         if self.local_ranks < 1:
-            raise BadPlace(
-                f"gpus_per_node={self.gpus_per_node} and ranks_per_node={self.ranks_per_node}: "
-                "give ranks_per_node, 1 or more"
-            )
+            asked = f"gpus_per_node={self.gpus_per_node} and ranks_per_node={self.ranks_per_node}"
+            raise BadPlace(f"{asked}: give ranks_per_node, 1 or more")
 
     @property
     def local_ranks(self) -> int:
@@ -67,7 +66,7 @@ class Place:
     @property
     def cores(self) -> int:
         """The number of cores per rank."""
-        default = CORES_BESIDE_A_GPU if self.gpus_per_node else 1
+        default = 4 if self.gpus_per_node else 1
         return default if self.cpus_per_rank is None else self.cpus_per_rank
 
     @property
@@ -84,59 +83,42 @@ class Place:
             )
 
 
-SIGNAL_BEFORE = 120  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
-FIRST_PORT, PORTS = 20_000, 10_000
-NODES_END_WITHIN = 30  # seconds within which all nodes must end after the first one has
-INSIDE_JOB = "COURSE_LIB_SLURM_JOB"
-
-
 def make_script(place: Place, command: Sequence[str]) -> str:
-    """Return a script that runs `command` once on every node of `place`."""
-    lines = ["#!/bin/sh", *(f"#SBATCH {option}" for option in _options(place)), ""]
-    lines += [
-        "# A separate port for each job, so that jobs on the same node do not collide.",
-        f"export MASTER_PORT=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))",
-        "# The command below runs as a node of this job, and does not submit another one.",
-        f"export {INSIDE_JOB}=$SLURM_JOB_ID",
-        "# srun does not inherit the number of cores from sbatch.",
-        f"srun --cpus-per-task={place.cores * place.local_ranks} --cpu-bind=none --wait={NODES_END_WITHIN} \\",
-        f"  {shlex.join(command)}",
-        "status=$?",
-        "# Time was nearly up, and the ranks have saved their state: continue in the next attempt.",
-        f'if [ $status -eq {REQUEUE} ]; then scontrol requeue "$SLURM_JOB_ID"; fi',
-        "exit $status",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def output_file(number: str) -> str:
-    """Return the name of a job's output file, which is in the folder from which the job was submitted."""
-    return f"course-{number}.out"
-
-
-def is_inside_job() -> bool:
-    """Return whether a job's script started this process as one of its nodes."""
-    return INSIDE_JOB in os.environ and os.environ[INSIDE_JOB] == os.environ.get("SLURM_JOB_ID")
-
-
-def _options(place: Place) -> list[str]:
-    return [
+    """Return a script for `sbatch` that runs `command` once on every node of `place`."""
+    cores = place.cores * place.local_ranks
+    options = [
         "--job-name=course",
         f"--nodes={place.nodes}",
         "--ntasks-per-node=1",  # the process that starts the node's ranks
-        f"--cpus-per-task={place.cores * place.local_ranks}",
+        f"--cpus-per-task={cores}",
         *([f"--gpus-per-node={place.gpus_per_node}"] if place.gpus_per_node else []),
         *([f"--mem={place.memory}"] if place.memory else []),
         f"--time={place.time}",
         f"--signal=USR1@{SIGNAL_BEFORE}",  # goes to srun's processes; with B:, only to this script
         "--requeue",
-        f"--output={output_file('%j')}",
+        "--output=course-%j.out",
         "--open-mode=append",
         *([f"--partition={place.partition}"] if place.partition else []),
         *([f"--account={place.account}"] if place.account else []),
         *place.options,
     ]
+    asked = "\n".join(f"#SBATCH {option}" for option in options)
+    return f"""\
+#!/bin/sh
+{asked}
+
+# A separate port for each job, so that jobs on the same node do not collide.
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+# The command below runs as a node of this job, and does not submit another one.
+export {INSIDE_JOB}=$SLURM_JOB_ID
+# srun does not inherit the number of cores from sbatch.
+srun --cpus-per-task={cores} --cpu-bind=none --wait=30 \\
+  {shlex.join(command)}
+status=$?
+# Time was nearly up, and the ranks have saved their state: continue in the next attempt.
+if [ $status -eq {REQUEUE} ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit $status
+"""
 
 
 ASK_EVERY = 1.0  # seconds: all users share the controller, so don't ask too often
@@ -149,100 +131,80 @@ NEVER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class State:
-    """What Slurm reports about a job."""
+class SlurmJob:
+    """A job that is submitted when this is created. `variables` are added to the script's environment."""
 
-    name: str  # RUNNING, PENDING, FAILED ...
-    reason: str = ""
-    restarts: int = 0
-    nodes: str = ""
-    exit_code: int = 0  # of the job's script
+    def __init__(self, script: Path, variables: dict[str, str]) -> None:
+        result = slurm_command("sbatch", "--parsable", str(script), **variables)
+        if result.returncode:
+            said = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
+            complaint = said[-1].removeprefix("sbatch: ").removeprefix("error: ")
+            raise LaunchError(f"Slurm rejected the job: {complaint}. `sinfo` shows what the cluster has")
+        self.number = result.stdout.strip().partition(";")[0]
+        self.output = Path.cwd() / f"course-{self.number}.out"  # what its ranks print
+        self.name, self.reason, self.nodes, self.restarts, self.exit_code = "PENDING", "", "", 0, 0
+        self._asked_at = 0.0
 
-    @property
+    def ask(self, at_most_old: float = ASK_EVERY) -> None:
+        """Update what is known about the job, unless it is recent. If the controller does not answer, nothing changes.
+
+        `name` is RUNNING, PENDING, FAILED or another state, `reason` what it waits for, and `restarts` how often Slurm
+        has put it back into the queue.
+        """
+        if time.monotonic() - self._asked_at < at_most_old:
+            return
+        result = slurm_command("scontrol", "--oneliner", "show", "job", self.number)
+        self._asked_at = time.monotonic()
+        if result.returncode == 0:
+            facts = dict(re.findall(r"(\w+)=(\S*)", result.stdout))
+            self.name, self.reason = facts.get("JobState", "FORGOTTEN"), facts.get("Reason", "")
+            self.nodes, self.restarts = facts.get("NodeList", ""), int(facts.get("Restarts", 0))
+            self.exit_code = int(facts.get("ExitCode", "0:0").partition(":")[0])
+        elif "Invalid job id" in result.stderr:
+            self.name = "FORGOTTEN"
+
     def waits(self) -> bool:
         return self.name in WAITING
 
-    @property
     def has_ended(self) -> bool:
         return self.name not in WAITING | RUNNING
 
+    def wait_for_its_turn(self, again: bool = False) -> None:
+        """Wait until the job runs (or has run), printing what it waits for.
 
-class SlurmJob:
-    """One submitted job."""
-
-    def __init__(self, number: str) -> None:
-        self.number = number
-        self.output = Path.cwd() / output_file(number)  # what its ranks print
-        self._state = State("PENDING")
-        self._asked_at = 0.0
-
-    @classmethod
-    def submit(cls, script: Path, variables: Mapping[str, str]) -> SlurmJob:
-        """Submit a script, which Slurm runs with these variables in its environment, and return the job."""
-        result = _slurm("sbatch", "--parsable", str(script), variables=variables)
-        if result.returncode:
-            raise LaunchError(f"Slurm rejected the job: {_complaint(result)}. `sinfo` shows what the cluster has")
-        return cls(result.stdout.strip().partition(";")[0])
-
-    def state(self, at_most_old: float = ASK_EVERY) -> State:
-        """Return the job's state, at most a second old, or the last known one if the controller does not answer."""
-        if time.monotonic() - self._asked_at >= at_most_old:
-            result = _slurm("scontrol", "--oneliner", "show", "job", self.number)
-            self._asked_at = time.monotonic()
-            if result.returncode == 0:
-                self._state = _parse(result.stdout)
-            elif "Invalid job id" in result.stderr:
-                self._state = State("FORGOTTEN")
-        return self._state
-
-    def wait_for_its_turn(self, again: bool = False) -> int:
-        """Wait until the job runs (or has run), printing what it waits for. Returns how often Slurm has restarted it.
-
-        The count of a requeued job goes up immediately, while its previous run is still `COMPLETING`.
+        The count of a requeued job's restarts goes up immediately, while its previous run is still `COMPLETING`.
         """
-        shown_reason = ""
-        while (state := self.state()).waits or (again and state.name == "COMPLETING"):
-            if NEVER.search(state.reason):
+        shown = ("None", "", "(null)")
+        self.ask()
+        while self.waits() or (again and self.name == "COMPLETING"):
+            if NEVER.search(self.reason):
                 raise LaunchError(
-                    f"job {self.number} can never start: {state.reason}. Compare its nodes, time, partition and "
+                    f"job {self.number} can never start: {self.reason}. Compare its nodes, time, partition and "
                     "account with what `sinfo` and `scontrol show partition` show"
                 )
-            if state.reason not in (shown_reason, "None", ""):
-                shown_reason = state.reason
-                print(f"[launch] job {self.number} is waiting: {shown_reason}", flush=True)
+            if self.reason not in shown:
+                shown = (*shown[:3], self.reason)
+                print(f"[launch] job {self.number} is waiting: {self.reason}", flush=True)
             time.sleep(ASK_EVERY / 4)
-        print(f"[launch] job {self.number} runs on {state.nodes}; its output is also in {self.output.name}", flush=True)
-        return state.restarts
-
-    def how_to_look(self) -> str:
-        """Return a sentence about how to check on a job that is no longer watched."""
-        return (
-            f"job {self.number} keeps running, but is no longer watched: `squeue --job {self.number}` shows its state, "
-            f"{self.output} has its ranks' output, and `scancel {self.number}` ends it"
-        )
+            self.ask()
+        print(f"[launch] job {self.number} runs on {self.nodes}; its output is also in {self.output.name}", flush=True)
 
     def end(self, within: float = 0.0) -> bool:
         """Wait up to `within` seconds for the job to end, then cancel it. Returns whether it has ended.
 
         If it has, removes its output file, because the output has already been shown.
         """
-        ended = self._ends_within(within)
-        if not ended:
-            _slurm("scancel", self.number)
-            ended = self._ends_within(ENDS_WITHIN)
-        if ended:
-            with contextlib.suppress(OSError):
-                self.output.unlink()
-        return ended
-
-    def _ends_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while not self.state(at_most_old=0.0).has_ended:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(ASK_EVERY / 10)
-        return True
+        for patience in (within, ENDS_WITHIN):
+            deadline = time.monotonic() + patience
+            self.ask(at_most_old=0.0)
+            while not self.has_ended() and time.monotonic() < deadline:
+                time.sleep(ASK_EVERY / 10)
+                self.ask(at_most_old=0.0)
+            if self.has_ended():
+                self.output.unlink(missing_ok=True)
+                return True
+            slurm_command("scancel", self.number)
+        return False
 
 
 def clean_environment() -> dict[str, str]:
@@ -251,34 +213,11 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in outer_job}
 
 
-def address_of_first_node(nodes: str) -> str:
-    """Return the address that Slurm uses for the first of `nodes`, a node list such as `n[1-2]`."""
-    first = _slurm("scontrol", "show", "hostnames", nodes).stdout.split()[0]
-    address = re.search(r"NodeAddr=(\S+)", _slurm("scontrol", "--oneliner", "show", "node", first).stdout)
-    return address[1] if address else first
-
-
-def _slurm(
-    program: str, *arguments: str, variables: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def slurm_command(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands with these variables added to the environment."""
     if shutil.which(program) is None:
         raise LaunchError(
             f"there is no {program} here: call launch(on=slurm(...)) and `course ... --slurm` on a machine from which "
             "jobs are submitted (a login node), or leave out `on` to run on this machine"
         )
-    return subprocess.run(
-        [program, *arguments], capture_output=True, text=True, env={**clean_environment(), **(variables or {})}
-    )
-
-
-def _complaint(result: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line that sbatch printed to stderr, without its `sbatch: error: ` prefix."""
-    lines = result.stderr.strip().splitlines() or [f"it ended with exit code {result.returncode}"]
-    return lines[-1].removeprefix("sbatch: ").removeprefix("error: ")
-
-
-def _parse(line: str) -> State:
-    facts = dict(re.findall(r"(\w+)=(\S*)", line))
-    restarts, nodes = int(facts.get("Restarts", 0)), facts.get("NodeList", "").replace("(null)", "")
-    exit_code = int(facts.get("ExitCode", "0:0").partition(":")[0])
-    return State(facts.get("JobState", "FORGOTTEN"), facts.get("Reason", ""), restarts, nodes, exit_code)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, env=clean_environment() | variables)
