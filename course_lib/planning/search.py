@@ -1,23 +1,22 @@
-"""Search for a good schedule: start from all named and greedy ones, then move single actions."""
+"""Search for a good schedule: start from the named ones, and move single actions as long as that does no harm."""
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, product
 from random import Random
-from time import monotonic
 
-from tqdm import tqdm
-
-from course_lib.planning.schedule import Schedule
-from course_lib.planning.search_orders import Problem, Rows, greedy_orders, improved, named_schedules, one_at_a_time
+from course_lib.planning.actions import Action, Step
+from course_lib.planning.schedule import Schedule, checked_order, dependencies
+from course_lib.planning.schedules import ANY_VIRTUAL, SCHEDULES, make_schedule, unit
 from course_lib.planning.simulation import ActionCosts
 
 __all__ = ["find_schedule", "lower_bound"]
 
-CHANCES = 4  # how many of the best starting points to improve
+Rows = list[list[int]]  # each stage's steps in order, as numbers
+FARTHEST = 3  # places that an action moves at once: longer moves are rarely an improvement
+ROUNDING = 1e-9
 
 
 def find_schedule(
@@ -30,65 +29,142 @@ def find_schedule(
     layout: str = "loop",
     split: bool = True,
     chunks: int = 1,
-    tries: int = 20_000,
-    seconds: float | None = None,
+    tries: int = 24_000,
     seed: int = 0,
 ) -> Schedule:
     """Return a good schedule of these sizes in which no stage holds more than the share `memory` of the batch.
 
     It is never worse than a named schedule that fits, and often better. If it reaches `lower_bound`, it is optimal.
-    With `split`, backward passes may be split: all of them, or none. The same seed and number of tries find the same
-    schedule; `seconds` ends the search earlier.
+    With `split`, backward passes may be split: all of them, or none. The same seed finds the same schedule.
     """
-    _check_memory(memory, micro_batches)
-    schedules: list[tuple[float, Schedule]] = []
-    end = float("inf") if seconds is None else monotonic() + seconds
-    kinds = (False, True) if split else (False,)
-    quiet = os.environ.get("COURSE_LIB_LIVE") == "0"
-    with tqdm(total=tries, desc="searching", delay=3, leave=False, disable=quiet) as bar:
-
-        def continue_after(attempts: int) -> bool:
-            if attempts:
-                bar.update(attempts)
-            return monotonic() < end
-
-        for is_split in kinds:
-            example = one_at_a_time(stages, micro_batches, chunks, virtual, layout, split=is_split)
-            problem = Problem(example, costs, memory)
-            schedules.append(_search(problem, is_split, tries // len(kinds), seed, continue_after))
-    return min(schedules, key=lambda timed: timed[0])[1]
-
-
-def _search(
-    problem: Problem, split: bool, tries: int, seed: int, continue_after: Callable[[int], bool]
-) -> tuple[float, Schedule]:
-    """Return the time of the best schedule found with these steps, and the schedule."""
-    starts = _starts(problem, split, continue_after)
-    enough, chance = bound_of(problem), Random(seed)
-    results = [improved(problem, rows, tries // len(starts), chance, enough, continue_after) for _, rows in starts]
-    best, rows = min(results, key=lambda timed: timed[0])
-    return best, problem.schedule_of(rows, "found")
-
-
-def _starts(problem: Problem, split: bool, continue_after: Callable[[int], bool]) -> list[tuple[float, Rows]]:
-    """Return the fastest starting orders that fit, with their times. One micro-batch at a time always fits."""
-    orders = (problem.rows_of(schedule) for schedule in (problem.example, *named_schedules(problem.example, split)))
-    timed: list[tuple[float, Rows]] = []
-    for rows in chain(orders, greedy_orders(problem)):
-        ends = problem.ends(rows)
-        if ends is not None and all(map(problem.fits, rows)):
-            timed.append((max(ends), rows))
-        if not continue_after(0):
-            break
-    return sorted(timed, key=lambda timed_rows: timed_rows[0])[:CHANCES]
-
-
-def _check_memory(memory: float | None, micro_batches: int) -> None:
-    if memory is not None and memory * micro_batches < 1 - 1e-9:
+    if memory is not None and memory * micro_batches < 1 - ROUNDING:
         raise ValueError(
             f"memory={memory:.3g} of the batch is less than one of {micro_batches} micro-batches: "
             f"give at least {1 / micro_batches:.3g}, or more micro-batches"
         )
+    sizes = (stages, micro_batches, chunks, virtual, layout)
+    bound = lower_bound(stages, micro_batches, costs, chunks=chunks, virtual=virtual, layout=layout, split=split)
+    kinds, chance, found = (False, True) if split else (False,), Random(seed), []
+    for is_split in kinds:
+        search = _Search(_one_at_a_time(*sizes, is_split), costs, memory)
+        starts = [rows for rows in search.named_orders() if all(map(search.fits, rows))]
+        rows = search.climb(min(starts, key=search.makespan), tries // len(kinds), chance, bound)
+        actions = tuple(tuple(search.steps[number][1] for number in row) for row in rows)
+        found.append((search.makespan(rows), replace(search.example, name="found", stages=actions)))
+    return min(found, key=lambda timed: timed[0])[1]
+
+
+class _Search:
+    """All steps of a schedule as numbers, so that an order of them is timed quickly."""
+
+    def __init__(self, example: Schedule, costs: ActionCosts, memory: float | None) -> None:
+        costs.check_for(example)
+        self.example, self.link = example, costs.link
+        self.steps: list[Step] = [(stage, action) for stage, row in enumerate(example.stages) for action in row]
+        self.number = {step: place for place, step in enumerate(self.steps)}
+        self.seconds = [costs.of(action, stage, example) for stage, action in self.steps]
+        self.room = float("inf") if memory is None else memory * example.pieces + ROUNDING
+        self.needs: list[set[int]] = []  # on the same stage
+        self.sender: list[int] = []  # the step on another stage whose message this one needs; -1 if there is none
+        self.grows: list[int] = []  # how many more pieces the stage holds after this step
+        for stage, action in self.steps:
+            needed = dependencies(action, stage, example)
+            self.needs.append({self.number[step] for step in needed if step[0] == stage})
+            self.sender.append(next((self.number[step] for step in needed if step[0] != stage), -1))
+            is_split = (stage, action.piece) in example.split
+            self.grows.append({"F": 1, "W": -1, "B": 0 if is_split else -1}[action.kind])
+
+    def named_orders(self) -> Iterator[Rows]:
+        """Yield this example and every named schedule with the same sizes, layout and kinds of actions."""
+        example = self.example
+        schedules = [example]
+        for name in SCHEDULES:
+            virtual = example.virtual if name in ANY_VIRTUAL else None
+            named = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
+            if (named.virtual, named.layout) == (example.virtual, example.layout):
+                schedules.append(_with_split_backwards(named) if example.split else named)
+        for schedule in schedules:
+            if bool(schedule.split) == bool(example.split):
+                yield [[self.number[stage, action] for action in row] for stage, row in enumerate(schedule.stages)]
+
+    def fits(self, row: list[int]) -> bool:
+        """Return whether a stage that does these steps in order stays within the memory limit."""
+        held = 0
+        for step in row:
+            held += self.grows[step]
+            if held > self.room:
+                return False
+        return True
+
+    def makespan(self, rows: Rows) -> float:
+        """Return the time of this order, each step as early as possible; infinity if it deadlocks."""
+        ends = [-1.0] * len(self.steps)
+        free, heads, remaining = [0.0] * len(rows), [0] * len(rows), len(self.steps)
+        while remaining:
+            before = remaining
+            for stage, row in enumerate(rows):
+                now = free[stage]
+                for step in row[heads[stage] :]:
+                    sender = self.sender[step]
+                    if sender >= 0:
+                        if ends[sender] < 0:
+                            break
+                        now = max(now, ends[sender] + self.link)
+                    now += self.seconds[step]
+                    ends[step] = now
+                    heads[stage] += 1
+                    remaining -= 1
+                free[stage] = now
+            if remaining == before:
+                return float("inf")
+        return max(free)
+
+    def climb(self, rows: Rows, tries: int, chance: Random, bound: float) -> Rows:
+        """Return a better order: move random actions, and keep every move that does not make it slower."""
+        rows, best = [list(row) for row in rows], self.makespan(rows)
+        for _ in range(tries):
+            if best <= bound + ROUNDING:
+                break
+            stage = chance.randrange(len(rows))
+            row = rows[stage]
+            rows[stage] = self.moved(row, chance)
+            time = self.makespan(rows) if rows[stage] != row and self.fits(rows[stage]) else float("inf")
+            if time > best + ROUNDING:
+                rows[stage] = row
+            else:
+                best = time  # an equal time counts, too: most ways to a better order lead across a plateau
+        return rows
+
+    def moved(self, row: list[int], chance: Random) -> list[int]:
+        """Return the row with one action moved a little, but not past what it needs, or what needs it."""
+        place = chance.randrange(len(row))
+        step = row[place]
+        earliest = latest = place
+        while earliest > max(0, place - FARTHEST) and row[earliest - 1] not in self.needs[step]:
+            earliest -= 1
+        while latest < min(len(row) - 1, place + FARTHEST) and step not in self.needs[row[latest + 1]]:
+            latest += 1
+        new = row[:place] + row[place + 1 :]
+        new.insert(chance.randint(earliest, latest), step)
+        return new
+
+
+def _one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, layout: str, split: bool) -> Schedule:
+    """Return the schedule that finishes each micro-batch before it starts the next: slow, but with the least memory."""
+    row: list[Action] = []
+    for m in range(micro_batches):
+        for kind, order in (("F", range(virtual)), ("B", reversed(range(virtual)))):
+            row += [action for v in order for action in unit(kind, m, chunks, v)]
+    schedule = Schedule("one at a time", (tuple(row),) * stages, micro_batches, chunks, virtual, layout)
+    return _with_split_backwards(schedule) if split else schedule
+
+
+def _with_split_backwards(schedule: Schedule) -> Schedule:
+    """Return the same order with every backward pass split, and immediately followed by its weight gradients."""
+    if schedule.split:
+        return schedule
+    pairs = [[[a, replace(a, kind="W")] if a.kind == "B" else [a] for a in row] for row in schedule.stages]
+    return replace(schedule, stages=tuple(tuple(chain(*row)) for row in pairs))
 
 
 def lower_bound(
@@ -96,70 +172,42 @@ def lower_bound(
     micro_batches: int,
     costs: ActionCosts,
     *,
-    memory: float | None = None,
     chunks: int = 1,
     virtual: int = 1,
     layout: str = "loop",
     split: bool = True,
 ) -> float:
-    """Return a time that no schedule of these sizes can beat, if no stage may hold more than `memory` of the batch.
+    """Return a time that no schedule of these sizes can beat, whatever it holds; even the best may take longer.
 
-    With `split`, backward passes may be split: all or none. Even the best schedule may take longer than the bound.
+    With `split`, backward passes may be split: all or none.
     """
-    sizes = (stages, micro_batches, chunks, virtual, layout)
-    kinds = (False, True) if split else (False,)
-    return min(bound_of(Problem(one_at_a_time(*sizes, split=kind), costs, memory)) for kind in kinds)
+    examples = [_one_at_a_time(stages, 1, chunks, virtual, layout, is_split) for is_split in {False, split}]
+    return min(_bound(example, micro_batches, costs) for example in examples)
 
 
-def bound_of(problem: Problem) -> float:
-    """Return the bound for all orders of this problem's steps."""
-    before, after = problem.longest_before(), problem.longest_after()
-    chain = max(start + seconds + tail for start, seconds, tail in zip(before, problem.seconds, after, strict=True))
-    stages = range(len(problem.example.stages))
-    loads = [_fullest_load(problem, stage, before, after) for stage in stages]
-    return max(chain, *loads, *(_time_to_hold(problem, stage, before, after) for stage in stages))
-
-
-def _fullest_load(problem: Problem, stage: int, before: list[float], after: list[float]) -> float:
-    """Return the most time that any set of the stage's steps implies: its earliest start, its work, and the least time
-    after its end.
-
-    For each earliest start and each remaining time, it is enough to try the set of all steps with at least this
-    earliest start and at least this time remaining.
+def _bound(example: Schedule, micro_batches: int, costs: ActionCosts) -> float:
+    """Return the most time that any set of steps on one stage implies: the earliest start of any of them, the work of
+    all, and the least time that must follow each. The micro-batches are equal, so `example` has only the first.
     """
-    work: dict[tuple[float, float], float] = defaultdict(float)
-    for step, owner in enumerate(problem.stage):
-        if owner == stage:
-            work[before[step], after[step]] += problem.seconds[step]
+    costs.check_for(example)
+    order = checked_order(example)
+    seconds = {(stage, action): costs.of(action, stage, example) for stage, action in order}
+    before, after = dict.fromkeys(order, 0.0), dict.fromkeys(order, 0.0)
+    waits = [
+        (needed, step, costs.link * (needed[0] != step[0]))
+        for step in order
+        for needed in dependencies(step[1], step[0], example)
+    ]
+    for needed, step, flight in waits:
+        before[step] = max(before[step], before[needed] + seconds[needed] + flight)
+    for needed, step, flight in reversed(waits):
+        after[needed] = max(after[needed], flight + seconds[step] + after[step])
     most = 0.0
-    for start in {start for start, _ in work}:
-        later = {tail: 0.0 for earliest, tail in work if earliest >= start}
-        for tail in later:
-            later[tail] = sum(seconds for (begin, ending), seconds in work.items() if begin >= start and ending >= tail)
-        most = max(most, *(start + seconds + tail for tail, seconds in later.items()))
+    for stage in range(len(example.stages)):
+        steps = [step for step in order if step[0] == stage]
+        # The sets to try: all steps that start no earlier than one of them, with no less left after them than another.
+        for start, tail in product({before[step] for step in steps}, {after[step] for step in steps}):
+            work = [seconds[step] for step in steps if before[step] >= start and after[step] >= tail]
+            if work:
+                most = max(most, start + micro_batches * sum(work) + tail)
     return most
-
-
-def _time_to_hold(problem: Problem, stage: int, before: list[float], after: list[float]) -> float:
-    """Return the bound from memory: a piece is held at least for the time of its fastest way forward and back.
-
-    These times add up over all pieces; a stage that may hold three pieces at once needs a third of the sum.
-    """
-    steps = [step for step, s in enumerate(problem.stage) if s == stage and not problem.steps[step][1].micro_batch]
-    begins = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] > 0}
-    ends = {problem.steps[step][1].piece: step for step in steps if problem.grows[step] < 0}
-    micro_batches = problem.example.micro_batches  # all of them are equal, so we only look at the first
-    total_held = micro_batches * sum(_longest_way(problem, begins[piece], ends[piece]) for piece in begins)
-    at_once = max(1, int(min(problem.room, micro_batches * len(begins))))
-    earliest = min(before[step] for step in begins.values())
-    return earliest + total_held / at_once + min(after[step] for step in ends.values())
-
-
-def _longest_way(problem: Problem, begin: int, end: int) -> float:
-    """Return the least time from the start of one step to the end of a later one that depends on it."""
-    reached = {begin: problem.seconds[begin]}
-    for step in problem.first_micro_batch:
-        arrivals = [reached[source] + problem.link(step, source) for source in problem.needs[step] if source in reached]
-        if arrivals:
-            reached[step] = max(arrivals) + problem.seconds[step]
-    return reached[end]
