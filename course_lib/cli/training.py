@@ -19,7 +19,14 @@ from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.target import BadJob, parse
-from course_lib.launchers.tracing.trace_file import TraceError, check_can_be_written, read_trace, spans_in
+from course_lib.launchers.tracing.trace_file import (
+    TraceError,
+    check_can_be_written,
+    collectives_in,
+    core_waits_in,
+    read_trace,
+    spans_in,
+)
 
 if TYPE_CHECKING:
     from course_lib.training.settings import Settings
@@ -197,11 +204,12 @@ def _write_trace(run: Run, path: str) -> int:
 
 def _stragglers(options: argparse.Namespace) -> int:
     with exiting_on_interrupt():
-        from course_lib.launchers.tracing.stragglers import collectives_in, core_waits_in, find_stragglers
+        from course_lib.launchers.tracing.stragglers import find_stragglers
 
     try:
         events = read_trace(options.trace)
-        print(find_stragglers(*collectives_in(events), spans_in(events)[1], core_waits_in(events)))
+        ranks, spans = spans_in(events)
+        print(find_stragglers(ranks, collectives_in(events), spans, core_waits_in(events)))
         if options.out is not None:
             from course_lib import pictures
 

@@ -6,6 +6,7 @@ which a rank's messages are in flight and it computes nothing. That includes the
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -36,33 +37,24 @@ def clock_skew(store: Store, clock: Callable[[], float] = time.time) -> float:
     """
     node, nodes = int(os.environ.get("GROUP_RANK", "0")), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     first_here = os.environ.get("LOCAL_RANK", "0") == "0"
-    if nodes <= 1:
+    if nodes <= 1 or (node == 0 and not first_here):
         return 0.0
     if node == 0:
-        if first_here:
-            _answer_all(store, nodes, clock)
+        for other, number in itertools.product(range(1, nodes), range(QUESTIONS)):
+            store.get(f"skew/{other}/question/{number}")
+            store.set(f"skew/{other}/answer/{number}", repr(clock()))
         return 0.0
     if first_here:
-        store.set(f"skew/{node}", repr(_ask(store, node, clock)))
-    return float(store.get(f"skew/{node}"))
-
-
-def _answer_all(store: Store, nodes: int, clock: Callable[[], float]) -> None:
-    for node in range(1, nodes):
+        answers = []
         for number in range(QUESTIONS):
-            store.get(f"skew/{node}/question/{number}")
-            store.set(f"skew/{node}/answer/{number}", repr(clock()))
-
-
-def _ask(store: Store, node: int, clock: Callable[[], float]) -> float:
-    answers = []
-    for number in range(QUESTIONS):
-        sent_at = clock()
-        store.set(f"skew/{node}/question/{number}", "?")
-        rank_0_time = float(store.get(f"skew/{node}/answer/{number}"))
-        received_at = clock()
-        answers.append((received_at - sent_at, rank_0_time - (sent_at + received_at) / 2))
-    return min(answers[1:])[1]  # the first question may have waited for rank 0 to answer other machines
+            sent_at = clock()
+            store.set(f"skew/{node}/question/{number}", "?")
+            rank_0_time = float(store.get(f"skew/{node}/answer/{number}"))
+            received_at = clock()
+            answers.append((received_at - sent_at, rank_0_time - (sent_at + received_at) / 2))
+        # The first question may have waited for rank 0 to answer other machines.
+        store.set(f"skew/{node}", repr(min(answers[1:])[1]))
+    return float(store.get(f"skew/{node}"))
 
 
 @dataclass(frozen=True)
@@ -135,22 +127,17 @@ def complete_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Some start before the profiler was on, and a GPU's clock is known less precisely than its host's.
     """
-    starts, arrivals = {}, {}
+    arrows: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     for event in events:
-        if event["ph"] == "s":
-            starts[_arrow(event)] = event["ts"]
-        elif event["ph"] in "tf":
-            arrivals.setdefault(_arrow(event), []).append(event)
+        if event["ph"] in "stf":
+            times = arrows.setdefault((event.get("cat"), event.get("name"), event.get("id")), {})
+            times.setdefault(event["ph"], []).append(event["ts"])
     complete = {
         key
-        for key, ending in arrivals.items()
-        if key in starts and any(e["ph"] == "f" for e in ending) and starts[key] <= min(e["ts"] for e in ending)
+        for key, times in arrows.items()
+        if "s" in times and "f" in times and times["s"][-1] <= min(times["f"] + times.get("t", []))
     }
-    return [event for event in events if event["ph"] not in "stf" or _arrow(event) in complete]
-
-
-def _arrow(event: dict[str, Any]) -> tuple[Any, ...]:
-    return event.get("cat"), event.get("name"), event.get("id")
+    return [e for e in events if e["ph"] not in "stf" or (e.get("cat"), e.get("name"), e.get("id")) in complete]
 
 
 def wall_minus_monotonic() -> float:
@@ -165,12 +152,12 @@ SILENT = {"KINETO_LOG_LEVEL": "99"}  # otherwise the profiler logs its start and
 PHASES = frozenset("XsftiM")  # complete, flow, instant, metadata: what a trace of several ranks can hold
 
 
+@dataclass
 class ProfileKeeper:
-    """Holds what this process recorded under the profiler until it is reported."""
+    """What this process recorded under the profiler, until it is reported."""
 
-    def __init__(self) -> None:
-        self.profile: Profile | None = None
-        self.collectives: list[Collective] = []  # from the profiled block: in a long run, they drop out of the record
+    profile: Profile | None = None
+    collectives: list[Collective] = field(default_factory=list)  # in a long run, they drop out of the record
 
 
 keeper = ProfileKeeper()
@@ -195,7 +182,7 @@ def profiled() -> Iterator[None]:
         finally:
             trace.recorder.on = was_on
             machine.wait_for_gpu()
-    keeper.profile = _pack(rank, _exported(recorded))
+    keeper.profile = _pack(rank, recorded)
     log = call_log.of_this_process()
     keeper.collectives = collectives_of(rank, log.calls()) if log else []
 
@@ -213,25 +200,19 @@ def take_collectives(rank: int, calls: Sequence[Call]) -> list[Collective]:
     return sorted(by_key.values(), key=lambda collective: collective.start)
 
 
-def _exported(recorded: Any) -> dict[str, Any]:
+def _pack(rank: int, recorded: Any) -> Profile:
+    """Return the events, in microseconds since the first one, whose time is on the clock of `time.monotonic()`."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         recorded.export_chrome_trace(path)
         with open(path, encoding="utf-8", errors="replace") as file:
-            return json.load(file, strict=False)
-
-
-def _pack(rank: int, exported: dict[str, Any]) -> Profile:
-    """Return the events, in microseconds since the first one, whose time is on the clock of `time.monotonic()`."""
-    events = [event for event in exported.get("traceEvents", ()) if _is_kept(event)]
+            exported = json.load(file, strict=False)
+    # The profiler's internal events have strings as pids.
+    kept = [e for e in exported.get("traceEvents", ()) if e.get("ph") in PHASES and isinstance(e.get("pid"), int)]
+    events = [event for event in kept if "tid" in event]
     timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MAX_EVENTS]
     first = timed[0]["ts"] if timed else 0.0
     timed = [event | {"ts": event["ts"] - first} for event in complete_arrows(timed)]
     wall = exported.get("baseTimeNanoseconds", 0) / 1e9 + first / 1e6
     names = [event for event in events if event["ph"] == "M" and event["name"] == "thread_name"]
     return Profile.pack(rank, wall - wall_minus_monotonic(), names + timed)
-
-
-def _is_kept(event: dict[str, Any]) -> bool:
-    """Return whether an event belongs to a thread or a stream. The profiler's internal events have strings as pids."""
-    return event.get("ph") in PHASES and isinstance(event.get("pid"), int) and "tid" in event

@@ -2,35 +2,25 @@
 
 There are two kinds of evidence. A collective ends when its last rank arrives, so that rank alone is responsible for the
 time between the second-to-last arrival and its own. And if ranks send to each other, as in a pipeline, the others wait
-for the rank that works longest.
-
-A busy machine makes ranks late, too. The OS reports how long a rank waited for a core, and we subtract that; the rest
-is the rank's own delay.
+for the rank that works longest. A busy machine makes ranks late, too: the OS reports how long a rank waited for a core,
+and we subtract that.
 """
 
 from __future__ import annotations
 
-import bisect
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+
+import numpy as np
 
 from course_lib.launchers.tracing.recording import Collective
-from course_lib.launchers.tracing.trace_file import CORE_WAIT, Event
 from course_lib.trace import Span
 
-MIN_COLLECTIVES = 4  # with fewer collectives, we draw no conclusion
-IGNORED_DELAYS = 2  # how many of a rank's worst delays we ignore: the first ones of a run, or a hiccup
-JITTER, SLICE = 0.001, 0.005  # seconds of delay we ignore, on an idle machine and on a busy one (a scheduler slice)
-BUSY = 0.05  # fraction of the time: if a rank waits longer for a core, the machine is busy
-MANY_SAMPLES = 20  # with this many samples of a rank's wait for a core, we know when it waited
-WARM_UP = 0.2  # fraction of the time covered by spans that is not counted as work
-MIN_DELAY = 0.01  # seconds in total: a smaller delay is not worth naming
-MIN_SHARE = 0.03  # fraction of the time from the first collective to the last
-FAR_AHEAD = 3.0  # a straggler costs at least this many times as much as any other rank
-LONGER, LONGER_IF_BUSY = 0.35, 0.9  # a straggler works longer than any other rank by at least this fraction
+SHARE = 0.03  # of the time: a straggler costs at least that much more than any other rank
+AHEAD_IN_ARRIVALS, AHEAD_IN_WORK = 2.0, 0.45  # and that many times more; twice as many on a busy machine
+SLICE = 0.005  # seconds: on a busy machine, a scheduler slice of delay says nothing; on an idle one, a fifth of it
+MIN_COLLECTIVES = 4  # with fewer, we draw no conclusion
 WAITING = ("receive", "send", "communication")  # spans in which a rank waits for others
 
 Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up to then)
@@ -38,14 +28,10 @@ Samples = Sequence[tuple[float, float]]  # (time, seconds waited for a core up t
 
 @dataclass(frozen=True)
 class Arrival:
-    """One collective: which rank arrived last, and how long after the second-to-last and after the first."""
+    """The last rank at one collective, and how long it came after the second-to-last."""
 
-    op: str
-    group: str
-    number: int
     last: int
     late: float
-    after_first: float
     core_wait: float = 0.0  # seconds it waited for a core since the previous collective
 
 
@@ -63,68 +49,52 @@ class Stragglers:
     work: Mapping[int, float] = field(default_factory=dict)  # seconds not spent waiting, by rank
     kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds in each kind of span, by rank
 
+    def late(self, rank: int) -> list[float]:
+        """Return by how much this rank was late at each collective at which it arrived last."""
+        return [arrival.late for arrival in self.arrivals if arrival.last == rank]
+
     def cost(self, rank: int) -> float:
         """Return the seconds that would be saved if this rank never arrived later than the second-to-last one."""
-        return sum(arrival.late for arrival in self.arrivals if arrival.last == rank)
-
-    def own_cost(self, rank: int) -> float:
-        """Return the cost without the delays that the machine explains and without the rank's two worst arrivals.
-
-        The machine explains the seconds that the rank waited for a core before it arrived and, if it is busy, a few
-        milliseconds more, because the threads that carry the rank's messages wait for a core, too.
-        """
-        noise = SLICE if self._is_busy(rank) else JITTER
-        late = [max(0.0, arrival.late - arrival.core_wait - noise) for arrival in self.arrivals if arrival.last == rank]
-        return sum(sorted(late)[:-IGNORED_DELAYS])
-
-    def times_last(self, rank: int) -> int:
-        """Return the number of collectives at which this rank arrived last."""
-        return sum(arrival.last == rank for arrival in self.arrivals)
-
-    @property
-    def slowest(self) -> int | None:
-        """The rank that the others wait for, or None if there is none or the machine explains the delay."""
-        if len(self.arrivals) < MIN_COLLECTIVES or self.ranks < 2:
-            return None
-        return self._longest() if self.is_pipeline else self._latest()
+        return sum(self.late(rank))
 
     @property
     def is_pipeline(self) -> bool:
         """Whether ranks wait for each other's messages. If so, their order decides who is last at a collective."""
         return any("receive" in of_rank for of_rank in self.kinds.values())
 
-    def _latest(self) -> int | None:
-        """Return the rank whose late arrivals cost the most, if they cost far more than any other rank's."""
-        first, *others = sorted(range(self.ranks), key=self.own_cost, reverse=True)
-        cost = self.own_cost(first)
-        stands_out = all(cost >= FAR_AHEAD * self.own_cost(other) for other in others)
-        return first if stands_out and self._is_worth(cost) else None
-
-    def _longest(self) -> int | None:
-        """Return the rank that works longest, if it works far longer than any other."""
-        if len(self.work) < self.ranks:
+    @property
+    def slowest(self) -> int | None:
+        """The rank that the others wait for, or None if there is none or the machine explains the delay."""
+        if len(self.arrivals) < MIN_COLLECTIVES or self.ranks < 2 or (self.is_pipeline and len(self.work) < self.ranks):
             return None
-        first, second, *_ = sorted(self.work, key=lambda rank: self.work[rank], reverse=True)
-        more = self.work[first] - self.work[second]
-        share = LONGER_IF_BUSY if self._is_busy(first) else LONGER
-        return first if more > share * self.work[second] and self._is_worth(more) else None
+        own = self.work if self.is_pipeline else {rank: self._own_delay(rank) for rank in range(self.ranks)}
+        first, second, *_ = sorted(own, key=lambda rank: own[rank], reverse=True)
+        times = (AHEAD_IN_WORK if self.is_pipeline else AHEAD_IN_ARRIVALS) * (2 if self._is_busy(first) else 1)
+        more = own[first] - own[second]
+        return first if more > times * own[second] and self._matters(more) else None
+
+    def _own_delay(self, rank: int) -> float:
+        """Return the rank's cost without its two worst arrivals (a start, a hiccup) and what the machine explains."""
+        noise = SLICE if self._is_busy(rank) else SLICE / 5  # the threads that carry messages wait for a core, too
+        own = [max(0.0, arrival.late - arrival.core_wait - noise) for arrival in self.arrivals if arrival.last == rank]
+        return sum(sorted(own)[:-2])
 
     def _is_busy(self, rank: int) -> bool:
-        return self.core_wait.get(rank, 0.0) > BUSY * self.seconds
+        return self.core_wait.get(rank, 0.0) > 0.05 * self.seconds
 
-    def _is_worth(self, seconds: float) -> bool:
-        return seconds >= max(MIN_DELAY, MIN_SHARE * self.seconds)
+    def _matters(self, seconds: float) -> bool:
+        return seconds >= max(2 * SLICE, SHARE * self.seconds)
 
     def cause(self, rank: int) -> str:
         """Return the kind of span in which this rank most exceeds the others' median, or "" if there is none."""
+        others = [kinds for other, kinds in self.kinds.items() if other != rank]
         longer = {
-            kind: seconds
-            - statistics.median([self.kinds[other].get(kind, 0.0) for other in self.kinds if other != rank])
+            kind: seconds - statistics.median(other.get(kind, 0.0) for other in others)
             for kind, seconds in self.kinds.get(rank, {}).items()
-            if kind not in WAITING and len(self.kinds) > 1
+            if kind not in WAITING and others
         }
         kind = max(longer, key=lambda kind: longer[kind], default="")
-        return kind if kind and self._is_worth(longer[kind]) else ""
+        return kind if kind and self._matters(longer[kind]) else ""
 
     def verdict(self) -> str:
         """Return a sentence or two that say which rank is the straggler, and why."""
@@ -134,13 +104,19 @@ class Stragglers:
             return f"Only {len(self.arrivals)} collectives were recorded: too few to name a straggler."
         rank = self.slowest
         if rank is None:
-            return f"No rank stands out.{self._busy()}"
-        kind = self.cause(rank)
-        why = f" Its `{kind}` takes longer than the others'." if kind else ""
+            latest = max(range(self.ranks), key=self.cost)
+            late, waited = self.cost(latest), self.core_wait.get(latest, 0.0)
+            if self.is_pipeline or not self._matters(late) or late > 2 * waited:
+                return "No rank stands out."
+            return (
+                f"No rank stands out. Rank {latest} was late by {late:.3g} s in total, but it waited {waited:.3g} s "
+                "for a core: this machine is busy."
+            )
+        why = f" Its `{kind}` takes longer than the others'." if (kind := self.cause(rank)) else ""
         if not self.is_pipeline:
             share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""
             return (
-                f"Rank {rank} is the straggler: last in {self.times_last(rank)} of {len(self.arrivals)} collectives, "
+                f"Rank {rank} is the straggler: last in {len(self.late(rank))} of {len(self.arrivals)} collectives, "
                 f"and the others waited {self.cost(rank):.3g} s for it alone{share}.{why}"
             )
         others = max(self.work[other] for other in range(self.ranks) if other != rank)
@@ -149,30 +125,17 @@ class Stragglers:
             f"{others:.3g} s in the same time; they wait for what it sends.{why}"
         )
 
-    def _busy(self) -> str:
-        """Return a sentence about the rank that was late because the machine is busy, or ""."""
-        first = max(range(self.ranks), key=self.cost)
-        late, waited = self.cost(first), self.core_wait.get(first, 0.0)
-        if self.is_pipeline or not self._is_worth(late) or late > 2 * waited:
-            return ""
-        return (
-            f" Rank {first} was late by {late:.3g} s in total, but it waited {waited:.3g} s for a core: this "
-            "machine is busy."
-        )
-
     def __str__(self) -> str:
         if not self.arrivals:
             return self.verdict()
         head = f"{'rank':>4}  {'last in':>7}  {'late (median)':>13}  {'late (most)':>11}  {'in all':>9}"
         lines = [f"{head}  {'in line for a core':>18}"]
         for rank in range(self.ranks):
-            late = [arrival.late for arrival in self.arrivals if arrival.last == rank]
-            if late:
-                times = f"{_ms(statistics.median(late)):>13}  {_ms(max(late)):>11}  {_ms(sum(late)):>9}"
-            else:
-                times = f"{'-':>13}  {'-':>11}  {'-':>9}"
-            waited = _ms(self.core_wait[rank]) if rank in self.core_wait else "-"
-            lines.append(f"{rank:>4}  {len(late):>7}  {times}  {waited:>18}")
+            late = self.late(rank)
+            values = [statistics.median(late), max(late), sum(late)] if late else []
+            median, most, total = [f"{value * 1e3:,.2f} ms" for value in values] or ["-"] * 3
+            waited = f"{self.core_wait[rank] * 1e3:,.2f} ms" if rank in self.core_wait else "-"
+            lines.append(f"{rank:>4}  {len(late):>7}  {median:>13}  {most:>11}  {total:>9}  {waited:>18}")
         return "\n".join([*lines, "", self.verdict()])
 
 
@@ -184,102 +147,46 @@ def find_stragglers(
 ) -> Stragglers:
     """Find which rank arrived last at each collective, among the ranks whose record still has that collective."""
     by_key: dict[tuple[str, int], list[Collective]] = {}
-    for collective in collectives:
+    for collective in sorted(collectives, key=lambda collective: collective.start):
         by_key.setdefault(collective.key, []).append(collective)
-    by_start = attrgetter("start")
-    meetings = [sorted(meeting, key=by_start) for meeting in by_key.values() if len(meeting) > 1]
-    meetings.sort(key=lambda meeting: meeting[-1].start)
+    meetings = sorted((m for m in by_key.values() if len(m) > 1), key=lambda meeting: meeting[-1].start)
     begin, end = (min(meeting[0].start for meeting in meetings), meetings[-1][-1].start) if meetings else (0.0, 0.0)
-    waits = {rank: CoreWait(sorted(samples)) for rank, samples in (core_waits or {}).items() if samples}
-    waited = {rank: samples.between(begin, end) for rank, samples in waits.items()}
-    return Stragglers(ranks, _arrivals(meetings, waits), end - begin, waited, *_work(spans, waits))
+    waits = {rank: sorted(samples) for rank, samples in (core_waits or {}).items() if samples}
+    arrivals, previous = [], float("-inf")
+    for *_, second, last in meetings:
+        # With few samples we don't know when the rank waited for a core: then all of its wait so far counts.
+        since = previous if len(waits.get(last.rank, ())) >= 20 else float("-inf")
+        waited = _waited(waits.get(last.rank), since, last.start)
+        arrivals.append(Arrival(last.rank, last.start - second.start, waited))
+        previous = last.start
+    waited_in_all = {rank: _waited(samples, begin, end) for rank, samples in waits.items()}
+    return Stragglers(ranks, tuple(arrivals), end - begin, waited_in_all, *_work(spans, waits))
 
 
-def _arrivals(meetings: Sequence[Sequence[Collective]], core_waits: Mapping[int, CoreWait]) -> tuple[Arrival, ...]:
-    """Return who arrived last at each collective. With few samples, we count all of its wait for a core so far."""
-    arrivals, previous_start = [], float("-inf")
-    for meeting in meetings:
-        first, second, last = meeting[0], meeting[-2], meeting[-1]
-        samples, seconds = core_waits.get(last.rank), 0.0
-        if samples is not None:
-            since = previous_start if len(samples.samples) >= MANY_SAMPLES else float("-inf")
-            seconds = samples.between(since, last.start)
-        arrivals.append(
-            Arrival(
-                last.op,
-                last.group,
-                last.number,
-                last.rank,
-                last.start - second.start,
-                last.start - first.start,
-                seconds,
-            )
-        )
-        previous_start = last.start
-    return tuple(arrivals)
-
-
-def _work(
-    spans: Sequence[Span], core_waits: Mapping[int, CoreWait]
-) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
+def _work(spans: Sequence[Span], waits: Mapping[int, Samples]) -> tuple[dict[int, float], dict[int, dict[str, float]]]:
     """Return each rank's seconds of work (not waiting for others or for a core), and its seconds in each kind of span.
 
-    Both cover the time from the first span to the last, except the beginning, when ranks connect.
+    Both leave out the first fifth of the time, in which ranks connect.
     """
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
-    begin = first + WARM_UP * (end - first)
-    spans = [span for span in spans if span.end > begin]
-    no_wait = CoreWait([(0.0, 0.0)])
+    begin = first + 0.2 * (end - first)
+    work: dict[int, float] = {}
     kinds: dict[int, dict[str, float]] = {}
-    waits: dict[int, float] = {}
     for span in spans:
-        start, stop = max(span.start, begin), min(span.end, end)
-        seconds = stop - start - core_waits.get(span.rank, no_wait).between(start, stop)
-        kinds_of_rank = kinds.setdefault(span.rank, {})
-        kinds_of_rank[span.name] = kinds_of_rank.get(span.name, 0.0) + seconds
-        waits[span.rank] = waits.get(span.rank, 0.0) + (seconds if span.name in WAITING else 0.0)
-    work = {rank: end - begin - core_waits.get(rank, no_wait).between(begin, end) - waits[rank] for rank in kinds}
+        if span.end <= begin:
+            continue
+        start, samples = max(span.start, begin), waits.get(span.rank)
+        seconds = span.end - start - _waited(samples, start, span.end)
+        kinds.setdefault(span.rank, {}).setdefault(span.name, 0.0)
+        kinds[span.rank][span.name] += seconds
+        work.setdefault(span.rank, end - begin - _waited(samples, begin, end))
+        work[span.rank] -= seconds if span.name in WAITING else 0.0
     return work, kinds
 
 
-@dataclass(frozen=True)
-class CoreWait:
-    """Samples of how long a rank had waited for a core, ordered by time."""
-
-    samples: Samples
-
-    def between(self, begin: float, end: float) -> float:
-        """Return how long the rank waited in this interval, interpolating linearly between samples."""
-        return max(0.0, self._at(end) - self._at(begin))
-
-    def _at(self, moment: float) -> float:
-        place = bisect.bisect_right(self.samples, (moment, math.inf))
-        if place in (0, len(self.samples)):
-            return self.samples[min(place, len(self.samples) - 1)][1]
-        (t0, w0), (t1, w1) = self.samples[place - 1], self.samples[place]
-        return w0 + (w1 - w0) * (moment - t0) / (t1 - t0)
-
-
-def collectives_in(events: Sequence[Event]) -> tuple[int, list[Collective]]:
-    """Return the number of ranks in a trace, and its collectives."""
-    ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
-    collectives = [event for event in events if event.get("cat") == "collective"]
-    return ranks, [
-        Collective(
-            event["pid"], event["args"]["group"], event["args"]["number"], event["name"], float(event["ts"]) / 1e6
-        )
-        for event in collectives
-    ]
-
-
-def core_waits_in(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
-    """Return the samples of how long each rank had waited for a core, by rank."""
-    samples: dict[int, list[tuple[float, float]]] = {}
-    for event in events:
-        if event["ph"] == "C" and event["name"] == CORE_WAIT:
-            samples.setdefault(event["pid"], []).append((float(event["ts"]) / 1e6, float(event["args"]["seconds"])))
-    return samples
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.2f} ms"
+def _waited(samples: Samples | None, begin: float, end: float) -> float:
+    """Return how long a rank waited for a core in this interval, interpolating linearly between samples."""
+    if not samples:
+        return 0.0
+    until_begin, until_end = np.interp([begin, end], *zip(*samples, strict=True))
+    return max(0.0, float(until_end - until_begin))

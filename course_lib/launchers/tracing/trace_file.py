@@ -9,10 +9,10 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of
 MIN_DURATION = 1e-6  # seconds: a shorter slice is invisible and cannot have an arrow
 WRITTEN_BY = "course_lib"
 CORE_WAIT = "waited for a core"
+EXPOSED = "exposed communication"
+MIN_GAP = 1e-4  # seconds: shorter gaps count as computing, because Python needs that long between two calls
+NCCL_KERNEL = re.compile(r"nccl\w*Kernel_(?:[a-z]+_)?([A-Za-z]+)")
 
 
 class TraceError(ValueError):
@@ -66,19 +69,23 @@ def trace_events(
     ranks: int, spans: Sequence[Span], collectives: Sequence[Collective] = (), profiles: Sequence[Profile] = ()
 ) -> list[Event]:
     """Return all events of the trace: names of processes and rows first, then the timed events in order."""
-    exposed = [span for profile in profiles for span in exposed_communication(profile)]
-    rows = [
-        *_rows_of_spans(spans),
-        *_rows_of_collectives(collectives),
-        *_rows_of_spans(exposed, EXPOSED_ROW, EXPOSED),
-    ]
-    named, timed = [], _arrows(rows)
+    named: list[Event] = []
     for rank in range(ranks):
         named.append(_name(rank, 0, "process_name", f"rank {rank}"))
         named.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
-    for row in rows:
-        named.append(_name(row.rank, row.number, "thread_name", row.name))
-        timed += row.events
+    exposed = [span for profile in profiles for span in exposed_communication(profile)]
+    timed: list[Event] = []
+    for first, title, events in (
+        (SPANS, "spans", map(_event_of_span, spans)),
+        (COLLECTIVES, "collectives", _events_of_collectives(collectives)),
+        (EXPOSED_ROW, EXPOSED, map(_event_of_span, exposed)),
+    ):
+        in_rows = _in_rows(events, first)
+        for rank, row in sorted({(event["pid"], event["tid"]) for event in in_rows}):
+            name = title if row == first else f"{title} ({row - first + 1})"
+            named.append(_name(rank, row, "thread_name", name))
+        timed += in_rows
+    timed += _arrows(timed)
     for profile in profiles:
         more_named, more_timed = _profiled(profile)
         named, timed = named + more_named, timed + more_timed
@@ -121,69 +128,63 @@ def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
     ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row of a rank. Its events are disjoint or nested; they never partially overlap."""
-
-    rank: int
-    number: int
-    name: str
-    events: list[Event]
-
-
-def _rows_of_spans(spans: Iterable[Span], first: int = SPANS, rows: str = "spans") -> Iterator[Row]:
-    events = []
-    for span in spans:
-        more = {"peer": span.peer, "label": span.label or None, "paced": span.paced or None}
-        name = f"{span.name} {span.label}".rstrip()
-        events.append(_complete(span.rank, name, span.name, span.start, span.end, more))
-    yield from _rows(events, first, rows)
+def collectives_in(events: Sequence[Event]) -> list[Collective]:
+    """Return the collectives in a trace."""
+    return [
+        Collective(e["pid"], e["args"]["group"], e["args"]["number"], e["name"], float(e["ts"]) / 1e6)
+        for e in events
+        if e.get("cat") == "collective"
+    ]
 
 
-def _rows_of_collectives(collectives: Sequence[Collective]) -> Iterator[Row]:
-    """Yield the rows of the collectives. One whose end we did not see lasts until its last rank arrives."""
+def core_waits_in(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
+    """Return the samples of how long each rank had waited for a core, by rank."""
+    samples: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "C" and event["name"] == CORE_WAIT:
+            samples.setdefault(event["pid"], []).append((float(event["ts"]) / 1e6, float(event["args"]["seconds"])))
+    return samples
+
+
+def _event_of_span(span: Span) -> Event:
+    more = {"peer": span.peer, "label": span.label or None, "paced": span.paced or None}
+    return _complete(span.rank, f"{span.name} {span.label}".rstrip(), span.name, span.start, span.end, more)
+
+
+def _events_of_collectives(collectives: Sequence[Collective]) -> Iterator[Event]:
+    """Yield the collectives' events. One whose end we did not see lasts until its last rank arrives."""
     last_arrivals: dict[tuple[str, int], float] = {}
     for call in collectives:
         last_arrivals[call.key] = max(call.start, last_arrivals.get(call.key, call.start))
-    events = []
     for call in collectives:
         end = last_arrivals[call.key] if call.end is None else call.end
         more = {"group": call.group, "number": call.number, "of": call.text, "end": "seen" if call.end else "not seen"}
-        events.append(_complete(call.rank, call.op, "collective", call.start, end, more))
-    yield from _rows(events, COLLECTIVES, "collectives")
+        yield _complete(call.rank, call.op, "collective", call.start, end, more)
 
 
-def _rows(events: Sequence[Event], first: int, name: str) -> Iterator[Row]:
-    """Yield each rank's events in as few rows as the format allows: events in a row must nest."""
-    ordered = sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"]))
-    for rank, events_of_rank in itertools.groupby(ordered, key=lambda event: event["pid"]):
-        rows: list[list[Event]] = []
-        open_ends_by_row: list[list[float]] = []  # per row: the ends of the open events, outermost first
-        for event in events_of_rank:
-            number = next((n for n, open_ends in enumerate(open_ends_by_row) if _fits(event, open_ends)), len(rows))
-            if number == len(rows):
-                rows.append([])
-                open_ends_by_row.append([])
-            open_ends_by_row[number].append(event["ts"] + event["dur"])
-            rows[number].append(event | {"tid": first + number})
-        for number, row in enumerate(rows):
-            yield Row(rank, first + number, name if number == 0 else f"{name} ({number + 1})", row)
+def _in_rows(events: Iterable[Event], first: int) -> list[Event]:
+    """Return the events, each rank's in as few rows as the format allows: events in a row must nest."""
+    open_ends: dict[int, list[list[float]]] = {}  # per rank and row: the ends of the open events, outermost first
+    placed = []
+    for event in sorted(events, key=lambda event: (event["pid"], event["ts"], -event["dur"])):
+        end, rows = event["ts"] + event["dur"], open_ends.setdefault(event["pid"], [])
+        for ends in rows:
+            while ends and ends[-1] <= event["ts"]:
+                ends.pop()
+        row = next((number for number, ends in enumerate(rows) if not ends or end <= ends[-1]), len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(end)
+        placed.append(event | {"tid": first + row})
+    return placed
 
 
-def _fits(event: Event, open_ends: list[float]) -> bool:
-    """Return whether an event starts after or nests inside the open events of a row. Closes those that have ended."""
-    while open_ends and open_ends[-1] <= event["ts"]:
-        open_ends.pop()
-    return not open_ends or event["ts"] + event["dur"] <= open_ends[-1]
-
-
-def _arrows(rows: Sequence[Row]) -> list[Event]:
+def _arrows(timed: Sequence[Event]) -> list[Event]:
     """Return an arrow from each send to its receive: a rank's n-th send to a peer matches the peer's n-th receive."""
     events: list[Event] = []
     numbers: dict[tuple[str, int, int], Iterator[int]] = {}
     sent: dict[tuple[int, int, int], Event] = {}
-    messages = [event for row in rows for event in row.events if event["cat"] in ("send", "receive")]
-    messages = [event for event in messages if event["args"].get("peer") is not None]
+    messages = [e for e in timed if e["cat"] in ("send", "receive") and e["args"].get("peer") is not None]
     for event in sorted(messages, key=lambda event: (event["cat"] != "send", event["ts"])):
         rank, peer, sends = event["pid"], event["args"]["peer"], event["cat"] == "send"
         route = (rank, peer) if sends else (peer, rank)
@@ -237,13 +238,6 @@ def _name(rank: int, row: int, kind: str, name: str) -> Event:
     return {"ph": "M", "name": kind, "pid": rank, "tid": row, "args": {"name": name}}
 
 
-EXPOSED = "exposed communication"
-MIN_GAP = 1e-4  # seconds: shorter gaps count as computing, because Python needs that long between two calls
-NCCL_KERNEL = re.compile(r"nccl\w*Kernel_(?:[a-z]+_)?([A-Za-z]+)")
-
-Interval = tuple[float, float]
-
-
 def exposed_communication(profile: Profile) -> list[Span]:
     """Return the spans in which this rank communicates and does not compute, labeled with the operation.
 
@@ -261,13 +255,19 @@ def exposed_communication(profile: Profile) -> list[Span]:
             kernels.append(interval)
         elif event.get("cat") == "cpu_op" and event["name"].startswith("aten::"):
             operators.append(interval)
-    computing = list(merge_intervals(kernels or operators, MIN_GAP))
-    return [
-        Span(profile.rank, EXPOSED, start, end, label=op)
-        for start, end, op in without_overlaps(messages)
-        for start, end in subtract((start, end), computing)
-        if end - start > MIN_GAP
-    ]
+    computing = [*sorted(kernels or operators), (math.inf, math.inf)]
+    exposed, counted, first = [], -math.inf, 0
+    for start, end, op in sorted(messages):
+        at, counted = max(start, counted), max(counted, end)  # while several are in flight, the first one counts
+        while computing[first][1] <= at:
+            first += 1
+        for low, high in itertools.islice(computing, first, None):
+            if min(low, end) - at > MIN_GAP:
+                exposed.append(Span(profile.rank, EXPOSED, at, min(low, end), label=op))
+            at = max(at, high)
+            if at >= end:
+                break
+    return exposed
 
 
 def communication_op(event: dict[str, Any]) -> str:
@@ -278,41 +278,3 @@ def communication_op(event: dict[str, Any]) -> str:
     if event.get("cat") == "kernel" and (match := NCCL_KERNEL.match(name)):
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match.group(1)).lower()
     return ""
-
-
-def merge_intervals(intervals: Iterable[Interval], gap: float = 0.0) -> Iterator[Interval]:
-    """Merge intervals that overlap or are at most `gap` apart."""
-    current: Interval | None = None
-    for start, end in sorted(intervals):
-        if current is None or start > current[1] + gap:
-            if current is not None:
-                yield current
-            current = start, end
-        else:
-            current = current[0], max(current[1], end)
-    if current is not None:
-        yield current
-
-
-def without_overlaps(messages: Iterable[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:
-    """Yield the messages without overlaps: time in which several are in flight counts for the first of them."""
-    counted = float("-inf")
-    for start, end, op in sorted(messages):
-        if end > counted:
-            yield max(start, counted), end, op
-            counted = end
-
-
-def subtract(interval: Interval, others: list[Interval]) -> Iterator[Interval]:
-    """Yield the parts of `interval` outside of `others`, which must be sorted and disjoint."""
-    start, end = interval
-    for low, high in others:
-        if high <= start:
-            continue
-        if low >= end:
-            break
-        if low > start:
-            yield start, low
-        start = high
-    if start < end:
-        yield start, end
