@@ -1,10 +1,15 @@
-"""What follows from what the ranks say: who waits in vain, and which calls do not fit together. No rank runs here."""
+"""What follows from what the ranks say: who waits in vain, and which calls do not fit together."""
 
 from __future__ import annotations
 
+import multiprocessing
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
 
+from course_lib import LaunchError, launch
 from course_lib.launchers.diagnosis.call_log import CallLog, watch_calls
 from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
 from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
@@ -145,6 +150,45 @@ def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
     found = locate(stack_of_dump(f"Stack (most recent call first):\n{dump}"))
     assert found.frame is not None
     assert (found.doing, found.collective, found.frame.line) == ("waiting", "all_reduce", 3)
+
+
+LAUNCHED = [
+    ("course_lib/launchers/process/rank.py", 2, "run"),
+    ("lib/python3.12/multiprocessing/process.py", 1, "_bootstrap"),
+    ("course_lib/launchers/process/supervisor.py", 5, "supervise"),
+]
+WAITING = [
+    ("course_lib/launchers/diagnosis/call_log.py", 9, "logged"),
+    ("site-packages/torch/distributed/distributed_c10d.py", 8, "all_reduce"),
+    ("answer.py", 7, "work"),
+]
+
+
+@pytest.mark.parametrize("rest", [LAUNCHED, [("answer.py", 6, "recursive")] * 2], ids=["whole", "cut by faulthandler"])
+def test_the_launchers_frames_are_not_the_learners(rest):
+    stdlib = Path(multiprocessing.__file__).parents[1].as_posix()
+    dump = "".join(f'  File "/there/{file}", line {line} in {function}\n' for file, line, function in WAITING + rest)
+    dump = dump.replace("/there/lib/python3.12", stdlib) + "  ...\n" * (rest is not LAUNCHED)
+    found = stack_of_dump(f"Stack (most recent call first):\n{dump}")
+    assert not [frame.file for frame in found if "launchers" in frame.file]
+    assert [frame.line for frame in found] == ([7, 8] if rest is LAUNCHED else [6, 6, 7, 8])
+
+
+def fails_in_a_collective():
+    dist.all_reduce(torch.ones(1, dtype=torch.float8_e4m3fn))  # gloo knows no such dtype
+
+
+def waits_for_nobody():
+    if dist.get_rank() == 0:
+        dist.recv(torch.ones(1), 1)
+
+
+@pytest.mark.parametrize("function", [fails_in_a_collective, waits_for_nobody])
+def test_an_error_shows_no_frame_of_the_launcher(function):
+    with pytest.raises(LaunchError) as caught:
+        launch(function, ranks=2)
+    assert "course_lib" not in str(caught.value)
+    assert f"in {function.__name__}" in str(caught.value) or "dist.recv(torch.ones(1), 1)" in str(caught.value)
 
 
 def test_a_message_is_noted_before_its_call_and_whether_the_call_returned_after_it():

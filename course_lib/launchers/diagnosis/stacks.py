@@ -15,20 +15,8 @@ from types import TracebackType
 
 from course_lib.launchers import private_doors
 
-ENTRY_POINTS = (
-    "course_lib/launchers/process/rank.py",
-    "course_lib/launchers/live/tasks.py",
-    "course_lib/launchers/live/cell.py",
-    "course_lib/launchers/torchrun.py",
-)
+LAUNCHERS = "/course_lib/launchers/"  # calls the learner's function, and stands between it and PyTorch
 CHECKS = "/course_lib/(checks|lessons)/"
-ON_THE_WAY = (
-    "course_lib/launchers/diagnosis/call_log.py",
-    "course_lib/launchers/private_doors.py",
-    "course_lib/launchers/process/joining.py",
-    "course_lib/launchers/process/lifetime.py",
-    *("course_lib/checks/inside/transport.py", "course_lib/checks/transport.py"),  # the same file, in a sandbox
-)
 COLLECTIVE_MODULES = (
     "torch/distributed/distributed_c10d.py",
     "torch/distributed/nn/functional.py",
@@ -91,8 +79,9 @@ class Where:
 
 def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
     """Return the frames of a traceback, oldest first, without the launcher's own."""
-    frames = [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in traceback.extract_tb(tb)]
-    return _below_launcher(frames)
+    return _learners(
+        [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in traceback.extract_tb(tb)]
+    )
 
 
 def stack_of_thread(thread: int | None) -> list[Frame]:
@@ -104,14 +93,11 @@ def stack_of_thread(thread: int | None) -> list[Frame]:
     lines, frame = [], private_doors.frame_of(thread)
     try:
         while frame is not None:
-            lines.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            lines.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
             frame = frame.f_back
     except AttributeError:  # CPython gave us a frame that the thread has just left
         return []
-    frames = [
-        Frame(file, line or 0, name, linecache.getline(file, line or 0).strip()) for file, line, name in lines[::-1]
-    ]
-    return _below_launcher(frames)
+    return _learners([Frame(*line, linecache.getline(line[0], line[1]).strip()) for line in reversed(lines)])
 
 
 def stack_of_dump(text: str) -> list[Frame]:
@@ -119,7 +105,32 @@ def stack_of_dump(text: str) -> list[Frame]:
     last = re.split(r"^(?=(?:Current thread|Thread|Stack) .*$)", text, flags=re.MULTILINE)[-1]
     matches = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
     frames = [Frame(file, int(line), function) for file, line, function in reversed(matches)]
-    return _below_launcher(frames)
+    # faulthandler stops after a hundred frames: then where we called the learner's function is not among them.
+    return _learners(frames, whole="\n  ..." not in last)
+
+
+def _learners(frames: list[Frame], whole: bool = True) -> list[Frame]:
+    """Return the frames of the learner's function: those below the launcher's call of it, and below a check.
+
+    If the stack is `whole`, it begins with Python's own frames and ours: a rank is forked from its supervisor.
+    """
+    paths = [frame.file.replace(os.sep, "/") for frame in frames]
+    entry = -1
+    for place, path in enumerate(paths):
+        if LAUNCHERS in path:
+            entry = place
+        elif entry >= 0 and _library_of(path) != "Python":
+            break
+    entry = entry if whole else -1
+    frames = [
+        frame for frame, path in zip(frames[entry + 1 :], paths[entry + 1 :], strict=True) if LAUNCHERS not in path
+    ]
+    is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
+    user_frames = user_code_frames(frames)
+    # Further in, the learner's code may call a function that the check passed to it.
+    innermost = frames.index(user_frames[-1]) if user_frames else len(frames)
+    start = max((i + 1 for i in range(innermost) if is_check[i]), default=0)
+    return [frames[i] for i in range(start, len(frames)) if not is_check[i]] or frames
 
 
 def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
@@ -128,7 +139,7 @@ def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
     A blocking call appears on the stack by name. A wait for work started earlier, explicitly or by the backward pass
     of DistributedDataParallel, is C code; then `pending` is what the rank waits for.
     """
-    collective = next((f.function for f in stack if _file_is(f, COLLECTIVE_MODULES)), None)
+    collective = next((f.function for f in stack if f.file.replace(os.sep, "/").endswith(COLLECTIVE_MODULES)), None)
     if collective and collective.startswith(ONLY_LOOKS):
         return Where("running", None, _user_frame(stack))
     if collective in ("wait", "wait_tensor", "trigger_wait"):
@@ -194,23 +205,6 @@ def _cell_name(file: str) -> str | None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
     return None if number is None else f"Cell In[{number}]"
-
-
-def _below_launcher(frames: list[Frame]) -> list[Frame]:
-    """Return the frames of the learner's function: those below the rank's entry point and below a check."""
-    entry = [i for i, f in enumerate(frames) if _file_is(f, ENTRY_POINTS)]
-    frames = frames[entry[-1] + 1 :] if entry else frames
-    frames = [frame for frame in frames if not _file_is(frame, ON_THE_WAY)]
-    is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
-    user_frames = user_code_frames(frames)
-    # Further in, the learner's code may call a function that the check passed to it.
-    innermost = frames.index(user_frames[-1]) if user_frames else len(frames)
-    start = max((i + 1 for i in range(innermost) if is_check[i]), default=0)
-    return [frames[i] for i in range(start, len(frames)) if not is_check[i]] or frames
-
-
-def _file_is(frame: Frame, endings: tuple[str, ...]) -> bool:
-    return frame.file.replace(os.sep, "/").endswith(endings)
 
 
 def _is_library(file: str) -> bool:
