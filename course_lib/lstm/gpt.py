@@ -88,6 +88,19 @@ class GPTBlock(nn.Module):
         middle = inputs + attended
         return middle + self.mlp(self.norm_2(middle)), seen if self.cache else None
 
+    def check_limits(self, place: int, *, chunks: int, carry_state: bool) -> None:
+        """Refuse to carry a state from batch to batch or, without a cache, to the next chunk of time."""
+        if carry_state:
+            raise ValueError(
+                f"carry_state=True: block {place} is a GPT's, and has no state of a fixed size to carry from batch to "
+                "batch; all it could carry is every key and value so far. Leave out carry_state, or train an LSTM"
+            )
+        if chunks > 1 and not self.cache:
+            raise ValueError(
+                f"chunks={chunks}: block {place} is a GPT's, and its later steps look back at keys and values of the "
+                "earlier chunks. Make the model with gpt_model(cache=True), which keeps them, or leave out chunks"
+            )
+
 
 class Readout(nn.Module):
     """The last block: a norm and a linear layer, (steps, sequences, width) to (steps, sequences, outputs)."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,8 +19,7 @@ from torch.optim import Optimizer
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel, States, detach_states
 from course_lib.machine import device
-from course_lib.strategies.probe import KNOWN, Block, check_carries, check_cuts
-from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_has_all, gather_outlines, join, local_part
+from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_shards, gather_outlines, join, local_part
 from course_lib.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
@@ -47,7 +45,6 @@ class Strategy:
     micro_batches = 1  # per share
     chunks = 1  # of time, per micro-batch
     shares = 1  # per batch, over all ranks
-    share_number = 0  # the index of this rank's share
     gradient_scale = 1  # the number of ranks if gradients or weights are *averaged* afterwards
     mesh_in_words = ""  # how the ranks divide the work, for the summary of a run
     applies_precision = False  # whether the forward pass is known to run in the requested precision
@@ -63,17 +60,17 @@ class Strategy:
         clip: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        check_carries(model, carry_state=carry_state)
+        check_limits(model, carry_state=carry_state)
         self.device = device()
         self.rank, self.ranks = rank_and_ranks()
         self.random_stream = self.rank  # ranks with the same stream draw the same random numbers
-        self.untried = blocks_of(model)
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
         self.loss, self.carry_state, self.clip = in_float32(loss) if autocast else loss, carry_state, clip
         self.autocast, self.scaler = autocast, GradientScaler() if autocast is torch.float16 else None
         self.states: StatesByMicroBatch = {}
         self.updates = 0
+        self.counted_elsewhere: set[tuple[str, Offsets]] | None = None  # see `find_replicas`
 
     def share(self, batch: Batch) -> Batch:
         """Return this rank's share of a global batch, to pass to `step`."""
@@ -85,7 +82,6 @@ class Strategy:
         Returns the loss per counted step of the global batch, and the number of counted steps; both on the device.
         """
         batch = batch.to(self.device, non_blocking=True)
-        self.check_cuts(batch)
         self.optimizer.zero_grad()
         total, count, states = self.forward_backward(batch)
         if self.autocast and not self.applies_precision:
@@ -102,13 +98,6 @@ class Strategy:
         self.updates += 1
         return total / nonzero(count), count
 
-    def check_cuts(self, batch: Batch) -> None:
-        """Before the first update, refuse a model whose gradients change when the batch is cut into pieces."""
-        if self.untried:
-            pieces = self.shares * self.micro_batches
-            check_cuts(self.untried, batch.inputs, chunks=self.chunks, pieces=pieces, quiet=self.share_number > 0)
-            self.untried = []
-
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Add the gradient of this rank's summed loss, divided by the *global* count, to the parameters' gradients.
 
@@ -122,6 +111,10 @@ class Strategy:
         with span("backward"):
             self.backward(total, global_count)
         return global_total, global_count, {0: states}
+
+    def forward(self, inputs: Tensor, states: States | None) -> tuple[Tensor, States]:
+        """Run the forward pass. Returns the outputs and the final states of the sequences."""
+        return self.model(inputs, states)
 
     def backward(self, total: Tensor, global_count: Tensor) -> None:
         """Run the backward pass of a summed loss over the global count. If no step counts, the gradient is zero."""
@@ -155,20 +148,33 @@ class Strategy:
         if self.model_group is None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
-        elsewhere = self._counted_elsewhere  # collective: ranks without gradients must take part, too
+        if self.counted_elsewhere is None:  # not in __init__, where a strategy of your own has not set its group yet
+            self.counted_elsewhere = self.find_replicas()
         weight = next(self.model.parameters())
         squares = torch.zeros((), dtype=weight.dtype, device=weight.device)
         for name, shard in self.shards().items():
             if shard.tensor.grad is not None:  # a rank whose blocks are all frozen has no gradients
                 for offsets, piece in shard.pieces(values=shard.tensor.grad):
-                    if (name, offsets) not in elsewhere:
+                    if (name, offsets) not in self.counted_elsewhere:
                         squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
 
+    def find_replicas(self) -> set[tuple[str, Offsets]]:
+        """Return the pieces that an earlier rank adds to the norm. All ranks of the model must call this."""
+        outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
+        earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
+        return {(name, box.offsets) for name, boxes in earlier for box in boxes}
+
     def shards(self) -> dict[str, Shard]:
         """Return this rank's shard of each parameter, by the parameter's name in the whole model."""
         return {name: Shard.whole(parameter) for name, parameter in self.model.named_parameters()}
+
+    def checked_shards(self) -> dict[str, Shard]:
+        """Return `shards()` after checking that they cover everything this rank has."""
+        shards = self.shards()
+        check_shards(shards, dict(self.model.named_parameters()), self.model_group)
+        return shards
 
     def full_state(self) -> NamedTensors:
         """Return the whole model's parameters by name, on the CPU, even if it is split. All ranks must call this."""
@@ -182,10 +188,6 @@ class Strategy:
             return join(self.shards(), self.model_group, gradients=True)
         gradients = {name: shard.tensor.grad for name, shard in self.shards().items()}
         return {name: gradient.cpu().clone() for name, gradient in gradients.items() if gradient is not None}
-
-    def forward(self, inputs: Tensor, states: States | None) -> tuple[Tensor, States]:
-        """Run the forward pass. Returns the outputs and the final states of the sequences."""
-        return self.model(inputs, states)
 
     def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss and its count; the first update checks the count against the mask, which is known earlier."""
@@ -201,30 +203,18 @@ class Strategy:
     def precision(self) -> contextlib.AbstractContextManager:
         """Return the context in which the forward pass and the loss run."""
         self.applies_precision = True
-        if self.autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.autocast)
-
-    def checked_shards(self) -> dict[str, Shard]:
-        """Return `shards()` after checking that they cover everything this rank has."""
-        shards = self.shards()
-        check_has_all(shards, dict(self.model.named_parameters()), self.model_group)
-        return shards
-
-    @cached_property
-    def _counted_elsewhere(self) -> set[tuple[str, Offsets]]:
-        """The pieces that an earlier rank adds to the norm. If several ranks have a piece, only the first adds it."""
-        outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
-        earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
-        return {(name, box.offsets) for name, boxes in earlier for box in boxes}
+        return torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
 
 
-def blocks_of(model: SequenceModel, part: SequenceModel | None = None) -> list[Block]:
-    """Return the blocks of a model, or of a part of it, that still need a trial: all that are not from this course."""
-    numbered, local_places = model.numbered(), {place for place, _ in (part or model).numbered()}
-    widths = [None, *(block.width for _, block in numbered)]
-    blocks = [Block(place, block, width) for (place, block), width in zip(numbered, widths, strict=False)]
-    return [block for block in blocks if block.place in local_places and type(block.module) not in KNOWN]
+class Single(Strategy):
+    """One device, one process: forward, backward, update."""
+
+
+def check_limits(model: SequenceModel, *, chunks: int = 1, carry_state: bool = False) -> None:
+    """Let blocks refuse what they cannot do: to run in `chunks` of time, or to carry a state to the next batch."""
+    for place, block in model.numbered():
+        if hasattr(block, "check_limits"):
+            block.check_limits(place, chunks=chunks, carry_state=carry_state)
 
 
 def rank_and_ranks() -> tuple[int, int]:
@@ -268,10 +258,6 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     return tensor
 
 
-class Single(Strategy):
-    """One device, one process: forward, backward, update."""
-
-
 class GradientScaler:
     """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
 
@@ -294,7 +280,12 @@ class GradientScaler:
             finite *= gradient.isfinite().all()
         if dist.is_initialized():
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)
-        return self._update(bool(finite))
+        self.updates_since_overflow = self.updates_since_overflow + 1 if finite else 0
+        if not finite:
+            self.scale /= 2
+        elif self.updates_since_overflow == GROWTH_INTERVAL:
+            self.scale, self.updates_since_overflow = self.scale * 2, 0
+        return bool(finite)
 
     def state(self) -> dict[str, float]:
         """Return the state that a checkpoint saves, for `load`."""
@@ -303,14 +294,6 @@ class GradientScaler:
     def load(self, state: Mapping[str, float]) -> None:
         """Continue from a saved state."""
         self.scale, self.updates_since_overflow = float(state["scale"]), int(state["updates_since_overflow"])
-
-    def _update(self, finite: bool) -> bool:
-        self.updates_since_overflow = self.updates_since_overflow + 1 if finite else 0
-        if not finite:
-            self.scale /= 2
-        elif self.updates_since_overflow == GROWTH_INTERVAL:
-            self.scale, self.updates_since_overflow = self.scale * 2, 0
-        return finite
 
 
 def in_float32(loss: Loss) -> Loss:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.data import Batch
+from course_lib.data.batch import check_at_least
 from course_lib.lstm.model import Loss, SequenceModel, States
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, sum_over_ranks
 from course_lib.trace import labelled, span
@@ -41,7 +42,6 @@ class DDP(Strategy):
     ) -> None:
         super().__init__(model, optimizer, loss, **options)
         self.gradient_scale = self.shares = self.ranks
-        self.share_number = self.rank
         # A gradient can be sent as soon as its layer's backward pass is done. If one call ran all layers, they would
         # share one backward pass, and every gradient would wait until it ends.
         self.model.one_call = None if self.ranks == 1 else False
@@ -91,7 +91,7 @@ class Accumulation(DDP):
     def __init__(
         self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, *, micro_batches: int, **options: Any
     ) -> None:
-        check_micro_batches(micro_batches)
+        check_at_least(1, "a share is cut into at least one micro-batch", micro_batches=micro_batches)
         super().__init__(model, optimizer, loss, **options)
         self.micro_batches = micro_batches
 
@@ -115,9 +115,3 @@ def accumulate(
                 strategy.backward(its_total, count)
         total = total + its_total.detach()
     return sum_over_ranks(total), count, states
-
-
-def check_micro_batches(micro_batches: int) -> None:
-    """Raise ValueError unless there is at least one micro-batch."""
-    if micro_batches < 1:
-        raise ValueError(f"micro_batches={micro_batches}: a share is cut into at least one micro-batch")

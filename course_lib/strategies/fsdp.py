@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,20 +16,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data import Batch
+from course_lib.data.batch import check_at_least
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.strategies.base import (
-    MakeOptimizer,
-    StatesByMicroBatch,
-    Strategy,
-    blocks_of,
-    broadcast_weights,
-    sum_over_ranks,
-)
-from course_lib.strategies.ddp import accumulate, check_micro_batches
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
+from course_lib.strategies.ddp import accumulate
 from course_lib.strategies.mesh import mesh_of
-from course_lib.strategies.shards import Shard, is_sharded
-from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, local_rows, reduce_scatter
+from course_lib.strategies.shards import Shard, is_sharded, local_rows
+from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, reduce_scatter
 from course_lib.trace import span
 
 if TYPE_CHECKING:
@@ -64,16 +57,14 @@ class FSDP(Strategy):
         micro_batches: int = 1,
         **options: Any,
     ) -> None:
-        check_micro_batches(micro_batches)
+        check_at_least(1, "a share is cut into at least one micro-batch", micro_batches=micro_batches)
         self.mesh = mesh_of(replicas, "shard")
         model = model.to(device())
-        untried = [replace(block, module=copy.deepcopy(block.module)) for block in blocks_of(model)]  # still whole
         broadcast_weights(model)  # fully_shard takes each rank's rows from the weights of that rank
         shard_blocks(model, self.mesh, reshard_after_forward, options.get("autocast"))
         super().__init__(model, optimizer, loss, **options)
-        self.untried = untried
         self.model_group = self.mesh.get_group("shard")
-        self.micro_batches, self.shares, self.share_number = micro_batches, self.ranks, self.rank
+        self.micro_batches, self.shares = micro_batches, self.ranks
 
     def share(self, batch: Batch) -> Batch:
         """Return sequences rank, rank + ranks, ..., as in DDP: ranks that share one model read different ones."""

@@ -80,12 +80,6 @@ class Hybrid(Pipeline):
         """Return the pipeline's sequences, which are the same for all of its stages."""
         return batch.shard(self.share_number, self.shares)
 
-    def check_cuts(self, batch: Batch) -> None:
-        if self.row_shards and self.untried:
-            self.row_shards.gather()
-            self.row_shards.wait(self.model)
-        super().check_cuts(batch)
-
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         count = sum_over_ranks(batch.mask.sum(), self.replica_group)
         if self.row_shards:

@@ -15,14 +15,7 @@ from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel, States
 from course_lib.planning.placement import Placement, check_placement, equal_count
 from course_lib.strategies import point_to_point
-from course_lib.strategies.base import (
-    MakeOptimizer,
-    StatesByMicroBatch,
-    Strategy,
-    blocks_of,
-    broadcast_weights,
-    rank_and_ranks,
-)
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, rank_and_ranks
 from course_lib.trace import span
 
 
@@ -66,7 +59,6 @@ class ModelParallel(Strategy):
         broadcast_weights(model)
         blocks = dict(block for block, owner in zip(model.numbered(), placement.stage_of, strict=True) if owner == rank)
         super().__init__(SequenceModel(blocks), optimizer, loss, **options)
-        self.untried = blocks_of(model, self.model)
         self.model_group = dist.group.WORLD
         self.segments = segments_of(model, placement)
         hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]

@@ -20,10 +20,9 @@ from course_lib.planning.placement import Placement, equal_count
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import make_schedule, with_recomputation
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, blocks_of, broadcast_weights
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, check_limits
 from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Routes
-from course_lib.strategies.probe import check_carries
 from course_lib.strategies.stage import Stage
 from course_lib.trace import span
 
@@ -61,13 +60,12 @@ class Pipeline(Strategy):
         group = self.group_of_stages()
         ranks, index = dist.get_process_group_ranks(group), dist.get_rank(group)
         self.schedules = Schedules(schedule, len(ranks), micro_batches, chunks, virtual, recompute, pace)
-        check_carries(model, chunks=self.schedules.chunks)
+        check_limits(model, chunks=self.schedules.chunks)
         layout, autocast = self.schedules.layout, options.get("autocast")
         placement = placement or cut_for(layout, len(model))
         broadcast_weights(model)
         self.stage = Stage.of(model, placement, index, ranks, self.checked_loss, pace, layout, autocast)
         super().__init__(self.stage.part, optimizer, loss, **options)
-        self.untried = blocks_of(model, self.model)
         self.model_group = group
         self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
 

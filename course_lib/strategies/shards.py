@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -16,8 +16,23 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 NamedTensors = dict[str, Tensor]
-SAMPLED = 16
 Offsets = tuple[int, ...]
+SAMPLED = 16  # values of a piece that replicas compare
+
+
+def shares(units: int, ranks: int) -> list[int]:
+    """Return how many units each rank has, as equal as possible: 8 on 5 ranks are 2 2 2 1 1. Tensor parallelism's."""
+    share, extra = divmod(units, ranks)
+    return [share + (rank < extra) for rank in range(ranks)]
+
+
+def local_rows(rows: int, place: int, ranks: int) -> range:
+    """Return the rows of a parameter on the rank at `place`: 8 on 5 ranks are 2 2 2 2 0, as in FSDP2 and `torch.chunk`.
+
+    All ranks but the last ones have the same number, so that they can gather into one padded buffer without copies.
+    """
+    rows_per_rank = -(-rows // ranks)
+    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -67,11 +82,42 @@ class Shard:
         if self.ranges is None:
             return [((0,) * len(self.shape), tensor)]
         parts = tensor.split([len(rows) for rows in self.ranges], dim=self.dim)
-        starts = [rows.start for rows in self.ranges]
         return [
-            (tuple(start if dim == self.dim else 0 for dim in range(len(self.shape))), part)
-            for start, part in zip(starts, parts, strict=True)
+            (tuple(rows.start if dim == self.dim else 0 for dim in range(len(self.shape))), part)
+            for rows, part in zip(self.ranges, parts, strict=True)
         ]
+
+
+def check_shards(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
+    """Refuse shards that are not exactly the parameters of this rank's model."""
+    if not isinstance(shards, Mapping) or not all(isinstance(shard, Shard) for shard in shards.values()):
+        raise BadShards("shards() must return a dict with a Shard for each parameter of this rank's model")
+    present, listed = set(map(id, parameters.values())), {id(shard.tensor) for shard in shards.values()}
+    wrong = [name for name, shard in shards.items() if id(shard.tensor) not in present or not _fits(shard)]
+    wrong += [name for name, parameter in parameters.items() if id(parameter) not in listed]
+    if wrong:
+        raise BadShards(
+            f"shards() does not describe {wrong[0]} as it is on this rank: give a Shard for each parameter of its model"
+            ", with the parameter itself, the whole one's shape, and a tuple of ranges if only a part of it is here"
+        )
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    if several and model_group is None and (cut := [name for name, shard in shards.items() if shard.ranges]):
+        raise BadShards(
+            f"{cut[0]} is cut, but model_group is None: set self.model_group to the ranks that have the model together,"
+            " for example dist.group.WORLD"
+        )
+
+
+def _fits(shard: Shard) -> bool:
+    """Return whether the shard's ranges are possible, and as long as its tensor."""
+    shape, ranges = list(shard.shape), shard.ranges
+    if ranges is not None:
+        if not isinstance(ranges, tuple) or shard.dim not in range(len(shape)):
+            return False
+        if any(rows.step != 1 or not 0 <= rows.start <= rows.stop <= shape[shard.dim] for rows in ranges):
+            return False
+        shape[shard.dim] = sum(map(len, ranges))
+    return list(local_part(shard.tensor).shape) == shape
 
 
 @dataclass(frozen=True)
@@ -80,10 +126,6 @@ class Box:
 
     offsets: Offsets
     sizes: tuple[int, ...]
-
-    @property
-    def numbers(self) -> int:
-        return math.prod(self.sizes)
 
     def overlaps(self, other: Box) -> bool:
         extents = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
@@ -102,123 +144,24 @@ class Outline:
     dtype: str
     boxes: tuple[Box, ...]
     copy: int
-    samples: tuple[tuple[float, ...], ...] = field(default=(), compare=False)  # for each box, if requested
+    samples: tuple[Tensor, ...] = ()  # for each box, if requested
 
 
 Outlines = dict[str, Outline]  # one rank's outlines, by the parameter's name in the whole model
 
 
-def check_has_all(shards: Any, parameters: Mapping[str, Tensor], model_group: Any) -> None:
-    """Refuse shards that are not exactly the parameters of this rank's model."""
-    if not isinstance(shards, Mapping):
-        raise BadShards(f"shards() returns a {type(shards).__name__}: return a dict with a Shard for each parameter")
-    for name, shard in shards.items():
-        if not isinstance(name, str):
-            raise BadShards(f"shards() names a parameter {name!r}: give its name in the whole model, as text")
-        _check_fits(name, shard)
-    listed, present = {id(shard.tensor) for shard in shards.values()}, set(map(id, parameters.values()))
-    for name, parameter in parameters.items():
-        if id(parameter) not in listed:
-            raise BadShards(f"shards() leaves out {name}, which this rank has: give a Shard for each of its parameters")
-    for name, shard in shards.items():
-        if id(shard.tensor) not in present:
-            raise BadShards(f"the shard of {name} is not a parameter of this rank's model: give the parameter itself")
-        if shard.ranges is not None and model_group is None and dist.is_initialized() and dist.get_world_size() > 1:
-            raise BadShards(
-                f"{name} is cut, but model_group is None: set self.model_group to the ranks that have the model "
-                "together, for example dist.group.WORLD"
-            )
-
-
 def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
-    """Return the outlines of this rank's shards. Raises `BadShards` if a shard does not fit its tensor."""
-    return {name: _outline(shard, sampled) for name, shard in shards.items()}
-
-
-def _outline(shard: Shard, sampled: bool) -> Outline:
-    pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
-    return Outline(
-        tuple(shard.shape),
-        str(shard.tensor.dtype),
-        tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in pieces),
-        shard.copy,
-        tuple(_sample(piece) for _, piece in pieces) if sampled else (),
-    )
-
-
-def _sample(piece: Tensor) -> tuple[float, ...]:
-    """Return a few values spread over a piece, to distinguish it from a different one."""
-    places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
-    return tuple(piece.detach().reshape(-1)[places].tolist())
-
-
-def _check_fits(name: str, shard: Any) -> None:
-    if not isinstance(shard, Shard):
-        raise BadShards(f"shards() gives a {type(shard).__name__} for {name}: give a Shard, for example Shard.whole(p)")
-    local, shape = tuple(local_part(shard.tensor).shape), tuple(shard.shape)
-    if shard.ranges is None:
-        if local != shape:
-            raise BadShards(f"shards() says that all {shape} of {name} is here, but the tensor is {local}: give ranges")
-        return
-    if not isinstance(shard.ranges, tuple) or not all(isinstance(span, range) for span in shard.ranges):
-        raise BadShards(f"shards() gives ranges={shard.ranges!r} for {name}: give a tuple of ranges, (range(0, 4),)")
-    if shard.dim not in range(len(shape)):
-        raise BadShards(f"shards() cuts {name} along dimension {shard.dim}: give one from 0 to {len(shape) - 1}")
-    length = shape[shard.dim]
-    if any(span.step != 1 or not 0 <= span.start <= span.stop <= length for span in shard.ranges):
-        raise BadShards(f"shards() gives {list(shard.ranges)} of {name}: give ranges from 0 to {length}, without steps")
-    expected = tuple(sum(map(len, shard.ranges)) if d == shard.dim else size for d, size in enumerate(shape))
-    if local != expected:
-        raise BadShards(f"shards() says that {expected} of {name} is here, but the tensor is {local}")
-
-
-def check_outlines(ranks: Sequence[Outlines]) -> None:
-    """Refuse shards that don't add up to a whole model, because they overlap or leave a hole.
-
-    If the outlines have samples, also refuse shards that claim to be the same part, but have different values.
-    """
-    for name in dict.fromkeys(name for outlines in ranks for name in outlines):
-        holders = {rank: outlines[name] for rank, outlines in enumerate(ranks) if name in outlines}
-        (first, outline), *others = holders.items()
-        for rank, other in others:
-            if (other.shape, other.dtype) != (outline.shape, outline.dtype):
-                raise BadShards(
-                    f"ranks {first} and {rank} disagree on {name}: {outline.shape} in {outline.dtype} on the one, "
-                    f"and {other.shape} in {other.dtype} on the other"
-                )
-        boxes: dict[Box, int] = {}  # with the first rank that has it: the same box on several ranks is a replica
-        for rank, other in holders.items():
-            if other.copy == 0:
-                for number, box in enumerate(other.boxes):
-                    first = boxes.setdefault(box, rank)
-                    if other.samples:
-                        _check_replica(name, box, (first, holders[first]), (rank, other.samples[number]))
-        for (box, rank), (other_box, other_rank) in combinations(boxes.items(), 2):
-            if box.overlaps(other_box):
-                raise BadShards(f"{name}: rank {other_rank}'s shard {other_box} overlaps rank {rank}'s {box}")
-        _check_no_hole(name, outline.shape, list(boxes))
-
-
-def _check_replica(name: str, box: Box, holder: tuple[int, Outline], replica: tuple[int, tuple[float, ...]]) -> None:
-    (first_rank, outline), (rank, sample) = holder, replica
-    expected = outline.samples[outline.boxes.index(box)]
-    for a, b in zip(expected, sample, strict=True):
-        if not math.isclose(a, b, rel_tol=1e-2, abs_tol=1e-6) and not (math.isnan(a) and math.isnan(b)):
-            raise BadShards(
-                f"ranks {first_rank} and {rank} both say that they have {name}{box}, but with different values "
-                f"({a:.4g} and {b:.4g}): if each has different rows, shards() must give their ranges; if the "
-                "ranks' weights may differ for a while, give each shard a copy number, copy=rank"
-            )
-
-
-def _check_no_hole(name: str, shape: tuple[int, ...], boxes: list[Box]) -> None:
-    if sum(box.numbers for box in boxes) == math.prod(shape):
-        return
-    covered = torch.zeros(shape, dtype=torch.bool)
-    for box in boxes:
-        _at(covered, box.offsets, box.sizes).fill_(True)
-    hole = tuple(int(index) for index in (~covered).nonzero()[0])
-    raise BadShards(f"{name}: no rank has {list(hole)} of its {shape}; shards() must leave no hole")
+    """Return the outlines of this rank's shards, `sampled` with a few values spread over each piece."""
+    outlines = {}
+    for name, shard in shards.items():
+        pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
+        boxes = tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in pieces)
+        samples = []
+        for _, piece in pieces if sampled else []:
+            places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
+            samples.append(piece.reshape(-1)[places].cpu())
+        outlines[name] = Outline(tuple(shard.shape), str(shard.tensor.dtype), boxes, shard.copy, tuple(samples))
+    return outlines
 
 
 def gather_outlines(
@@ -231,6 +174,41 @@ def gather_outlines(
     gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, outlines, group)
     return gathered
+
+
+def check_outlines(ranks: Sequence[Outlines]) -> None:
+    """Refuse shards that are not the whole model: they overlap or leave a hole, or replicas have different values.
+
+    Values are compared only if the outlines have samples.
+    """
+    for name in dict.fromkeys(name for outlines in ranks for name in outlines):
+        holders = [(rank, outlines[name]) for rank, outlines in enumerate(ranks) if name in outlines]
+        first, outline = holders[0]
+        boxes: dict[Box, tuple[int, Tensor | None]] = {}  # with the first rank that has it, and its values there
+        for rank, other in holders:
+            if (other.shape, other.dtype) != (outline.shape, outline.dtype):
+                both = f"{outline.shape} in {outline.dtype} on rank {first}, {other.shape} in {other.dtype} on {rank}"
+                raise _bad_sum(name, f"is {both}")
+            for number, box in enumerate(other.boxes if other.copy == 0 else ()):
+                sample = other.samples[number] if other.samples else None
+                owner, values = boxes.setdefault(box, (rank, sample))
+                if sample is not None and not torch.allclose(values, sample, rtol=1e-2, atol=1e-6, equal_nan=True):
+                    raise _bad_sum(name, f"has different values in {box} on ranks {owner} and {rank}")
+        for (box, (rank, _)), (other_box, (other_rank, _)) in combinations(boxes.items(), 2):
+            if box.overlaps(other_box):
+                raise _bad_sum(
+                    name, f"is twice where {box} on rank {rank} and {other_box} on rank {other_rank} overlap"
+                )
+        numbers, found = math.prod(outline.shape), sum(math.prod(box.sizes) for box in boxes)
+        if found != numbers:
+            raise _bad_sum(name, f"is not all there: the ranks have {found} of its {numbers} numbers")
+
+
+def _bad_sum(name: str, problem: str) -> BadShards:
+    return BadShards(
+        f"{name} {problem}. The ranks' shards() must add up to the whole parameter: give the ranges that a rank has, "
+        "or the same part on several ranks with the same values (or copy=rank, a copy number, if they may differ)"
+    )
 
 
 def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool = False) -> NamedTensors:
@@ -247,12 +225,6 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool 
         for name, (shape, pieces) in part.items():
             for offsets, piece in pieces:
                 target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
-                _at(target, offsets, piece.shape).copy_(piece)
+                where = tuple(slice(start, start + size) for start, size in zip(offsets, piece.shape, strict=True))
+                target[where].copy_(piece)
     return joined
-
-
-def _at(whole: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """Return a view of the piece of the whole that starts at `offsets`."""
-    for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
-        whole = whole.narrow(dim, start, size)
-    return whole

@@ -21,7 +21,7 @@ from course_lib.lstm.model import Loss, Recurrent, SequenceModel, State
 from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
 from course_lib.strategies.point_to_point import can_send_from
-from course_lib.strategies.shards import Shard
+from course_lib.strategies.shards import Shard, shares
 from course_lib.trace import span
 
 GATES = 4
@@ -203,12 +203,6 @@ class TensorParallel(Strategy):
                     whole = (GATES * block.width, *parameter.shape[1:])
                     shards[f"blocks.{place}.lstm.{name}"] = Shard(parameter, whole, block.rows)
         return shards
-
-
-def shares(units: int, ranks: int) -> list[int]:
-    """Return how many units each rank has: as equal as possible; the first ranks get the remainder."""
-    share, extra = divmod(units, ranks)
-    return [share + (rank < extra) for rank in range(ranks)]
 
 
 def share_random_stream() -> None:

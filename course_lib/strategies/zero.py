@@ -17,13 +17,7 @@ from torch import Tensor, nn
 
 from course_lib.lstm.model import SequenceModel
 from course_lib.planning.network import single_tensor_collectives
-from course_lib.strategies.shards import Shard
-
-
-def local_rows(rows: int, place: int, ranks: int) -> range:
-    """Return the rows of a parameter on the rank at `place`. As in `torch.chunk`, the last ranks may have fewer."""
-    rows_per_rank = -(-rows // ranks)
-    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
+from course_lib.strategies.shards import Shard, local_rows
 
 
 def keep_weights_where_they_are(block: nn.Module) -> None:
@@ -82,9 +76,6 @@ class RowShards:
         for block in model.blocks.values():
             keep_weights_where_they_are(block)
             block.register_forward_pre_hook(self._before_forward)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> RowShards:
-        return self  # a copied block has new weights, which are not divided
 
     def _divide(self, whole: Tensor) -> _Rows:
         rows, rows_per_rank = len(whole), -(-len(whole) // self.ranks)

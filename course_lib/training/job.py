@@ -23,7 +23,7 @@ from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Loss, SequenceModel, untouched
 from course_lib.machine import device, started_by_torchrun
-from course_lib.strategies import Strategy, make_strategy
+from course_lib.strategies import STRATEGIES, Strategy, make_strategy
 from course_lib.strategies.base import GradientScaler, on_rank_0
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
@@ -43,6 +43,7 @@ from course_lib.training.loop import (
     with_input_waits,
 )
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
+from course_lib.training.proof import check_blocks
 from course_lib.training.settings import (
     BadSettings,
     Settings,
@@ -104,6 +105,9 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job
     model = tasks.seeded_model(task, settings.seed)
     if settings.model:
         check_runs(model, settings.model, first_batch)
+        if settings.strategy in STRATEGIES.keys() - {"single"}:  # one of your own may differ on purpose
+            make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options)
+            check_blocks(make, model, task.loss, first_batch)
     utilization = utilization_of(model, first_batch, settings.precision) if show else None
     if settings.compile:
         check_compiles(device())

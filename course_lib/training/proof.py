@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -12,19 +15,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib import trace
 from course_lib.data import Batch
 from course_lib.launchers import launch
-from course_lib.lstm.model import Loss, SequenceModel, own_random_numbers, untouched
+from course_lib.lstm.gpt import GPTBlock, Readout
+from course_lib.lstm.model import Embed, Loss, Project, Recurrent, SequenceModel, own_random_numbers, untouched
 from course_lib.strategies import Single, Strategy
-from course_lib.strategies.base import MakeOptimizer
+from course_lib.strategies.base import MakeOptimizer, broadcast_weights
 from course_lib.strategies.registry import check_is_strategy
 from course_lib.strategies.shards import NamedTensors, check_outlines, gather_outlines
+from course_lib.words import counted
 
 TOLERANCE = 1e-10
+TRIAL_TOLERANCE = 1e-6  # a block of your own may compute a part in float32
+KNOWN = (Embed, Project, Recurrent, GPTBlock, Readout)
+AfterStep = tuple[float, NamedTensors, NamedTensors]  # the loss, the gradients and the parameters
 
 
 @dataclass(frozen=True)
-class Step:
+class Difference:
     """The largest differences between a rank and the single process after one update, and where the worst one is."""
 
     number: int
@@ -44,17 +53,16 @@ class Proof:
     """The comparison, step by step and rank by rank. It is truthy if all of them agree."""
 
     ranks: int
-    steps: tuple[Step, ...]
+    steps: tuple[Difference, ...]
 
     def __bool__(self) -> bool:
         return all(step.same for step in self.steps)
 
     def __repr__(self) -> str:
-        updates = len({step.number for step in self.steps})
-        on_ranks = f"{self.ranks} {'rank' if self.ranks == 1 else 'ranks'}"
         if self:
+            updates = len({step.number for step in self.steps})
             return (
-                f"the same as one process: {on_ranks}, after each of {updates} updates, "
+                f"the same as one process: {counted(self.ranks, 'rank')}, after each of {updates} updates, "
                 f"loss, gradients and parameters agree to {TOLERANCE:g}"
             )
         step = next(step for step in self.steps if not step.same)
@@ -100,11 +108,21 @@ def prove_all(
     `training` is what `same_as_one_process` takes: the model, batches, optimizer and loss.
     """
     model, batches, optimizer, loss = (training[name] for name in ("model", "batches", "optimizer", "loss"))
-    arguments = (strategy, model, batches, optimizer, loss)
     with own_random_numbers(), dropout_by_feature():
         _check_draws_nothing(_seeded(model, rank=0), batches[0])
-    run = launch(_train_and_report, variations, *arguments, ranks=ranks, timeout=60 * len(variations))
-    twins: dict[tuple, list[Report]] = {}
+
+    def train_on_ranks() -> list[list[AfterStep]]:
+        reports = []
+        for options in variations:
+            trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
+            check_is_strategy(trained)
+            check_outlines(gather_outlines(trained.checked_shards()))
+            with dropout_by_feature():
+                reports.append([_after_step(trained, batch) for batch in batches])
+        return reports
+
+    run = launch(train_on_ranks, ranks=ranks, timeout=60 * len(variations))
+    twins: dict[tuple, list[AfterStep]] = {}
     proofs = []
     for number, options in enumerate(variations):
         for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
@@ -113,22 +131,56 @@ def prove_all(
             with own_random_numbers(), dropout_by_feature():  # restores the caller's random numbers
                 twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
                 twins[key] = [_after_step(twin, batch) for batch in batches]
-        proofs.append(_compare_all(ranks, [values[number] for values in run], twins[key]))
+        steps = [
+            _compare(update + 1, rank, run[rank][number][update], expected)
+            for update, expected in enumerate(twins[key])
+            for rank in range(ranks)
+        ]
+        proofs.append(Proof(ranks, tuple(steps)))
     return proofs
 
 
-Report = tuple[float, NamedTensors, NamedTensors]
+def check_blocks(make: Callable[..., Strategy], model: SequenceModel, loss: Loss, batch: Batch) -> None:
+    """Refuse blocks of your own that the strategy from `make` would not train as one process does. All ranks call this.
 
-
-def _train_and_report(variations, strategy, model, batches, optimizer, loss) -> list[list[Report]]:
-    reports = []
-    for options in variations:
-        trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
-        check_is_strategy(trained)
-        check_outlines(gather_outlines(trained.checked_shards()))
-        with dropout_by_feature():
-            reports.append([_after_step(trained, batch) for batch in batches])
-    return reports
+    Each rank compares one update of a few steps of `batch`, by the strategy and by one process, in float64. Both train
+    copies of the model, so the run itself is unaffected. The course's own blocks need no trial.
+    """
+    foreign = [
+        f"block {place} ({type(block).__name__})" for place, block in model.numbered() if type(block) not in KNOWN
+    ]
+    if not foreign:
+        return
+    sgd = partial(torch.optim.SGD, lr=1.0)  # Adam would make a whole step of a gradient that is only rounding
+    with own_random_numbers(), dropout_by_feature(), trace.paused():
+        whole = copy.deepcopy(model).double()
+        trial = make(copy.deepcopy(whole), optimizer=sgd, loss=loss, clip=None, autocast=None)
+        broadcast_weights(whole.to(trial.device))
+        sequences = min(batch.sequences, 2 * trial.shares * trial.micro_batches)
+        few = batch.rows(range(sequences)).between(0, min(batch.steps, max(6, 2 * trial.chunks)))
+        inputs, targets = (t.double() if t.is_floating_point() else t for t in (few.inputs, few.targets))
+        few = Batch(inputs, targets, few.lengths, few.valid).to(trial.device)
+        size = f"{counted(few.steps, 'step')} of {counted(few.sequences, 'sequence')}"
+        try:  # alone first: what fails here fails on every rank, and leaves none waiting for another
+            _check_draws_nothing(whole, few)
+            expected = _after_step(Single(whole, sgd, loss, carry_state=trial.carry_state), few)
+        except Exception as error:  # your block may raise anything
+            if trial.rank == 0:
+                reason = " ".join(str(error).split())
+                warnings.warn(
+                    f"{', '.join(foreign)}: one process cannot train {size} in float64 ({reason}), so we cannot know "
+                    "whether this strategy gives the same result: compare it with same_as_one_process",
+                    stacklevel=2,
+                )
+            return
+        off = _compare(1, trial.rank, _after_step(trial, few), expected)
+    if max(off.gradients, off.loss) > TRIAL_TOLERANCE:
+        raise ValueError(
+            f"{type(trial).__name__} does not train {', '.join(foreign)} as one process does: after one update on "
+            f"{size}, rank {off.rank} is off by {off.gradients:.1g} in the gradients (most in {off.worst}) and "
+            f"{off.loss:.1g} in the loss. A block must compute each sequence separately, and keep what it needs of "
+            "earlier steps in its state: change the block, cut the batch less, or train with single"
+        )
 
 
 @contextmanager
@@ -166,37 +218,24 @@ def _seeded(model: Callable[[], SequenceModel], rank: int) -> SequenceModel:
     return model().double()
 
 
-def _after_step(strategy: Strategy, batch: Batch) -> Report:
+def _after_step(strategy: Strategy, batch: Batch) -> AfterStep:
     value, _ = strategy.step(strategy.share(batch))
     return value.item(), strategy.full_gradients(), strategy.full_state()
 
 
-def _compare_all(ranks: int, reports: list[list[Report]], references: list[Report]) -> Proof:
-    steps = [
-        _compare(number + 1, rank, reports[rank][number], reference)
-        for number, reference in enumerate(references)
-        for rank in range(ranks)
-    ]
-    return Proof(ranks, tuple(steps))
-
-
-def _compare(number: int, rank: int, report: Report, reference: Report) -> Step:
-    loss, gradients, parameters = report
-    true_loss, true_gradients, true_parameters = reference
-    pairs = {"parameters": (parameters, true_parameters), "gradients": (gradients, true_gradients)}
-    for kind, (actual, expected) in pairs.items():
+def _compare(number: int, rank: int, found: AfterStep, true: AfterStep) -> Difference:
+    off: list[dict[str, float]] = []
+    for kind, actual, expected in zip(("gradients", "parameters"), found[1:], true[1:], strict=True):
         if odd := sorted(actual.keys() ^ expected.keys()):
-            owner = (
-                "the whole model has and it does not" if odd[0] in expected else "it has and the whole model does not"
-            )
-            raise ValueError(f"rank {rank} reports different {kind} than the whole model has: {odd[0]}, which {owner}")
-    parameters_off = {name: _distance(parameters[name], true_parameters[name]) for name in parameters}
-    gradients_off = {name: _distance(gradients[name], true_gradients[name]) for name in gradients}
-    worst = max(gradients_off, key=lambda name: gradients_off[name])
-    loss_off = _distance(*torch.tensor([loss, true_loss], dtype=torch.float64))
-    return Step(number, rank, max(gradients_off.values()), max(parameters_off.values()), loss_off, worst)
+            has = "the whole model has and it does not" if odd[0] in expected else "it has and the whole model does not"
+            raise ValueError(f"rank {rank} reports different {kind} than the whole model has: {odd[0]}, which {has}")
+        off.append({name: _distance(actual[name], expected[name]) for name in actual})
+    gradients, parameters = off
+    worst = max(gradients, key=lambda name: gradients[name])
+    loss = _distance(*torch.tensor([found[0], true[0]], dtype=torch.float64))
+    return Difference(number, rank, gradients[worst], max(parameters.values()), loss, worst)
 
 
-def _distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
+def _distance(actual: Tensor, expected: Tensor) -> float:
     """Return the largest difference between two tensors; infinite if one has a NaN."""
     return (actual - expected).abs().nan_to_num(nan=float("inf")).max().item()

@@ -1,21 +1,21 @@
-"""A model of one's own is the same in pieces, or it is refused before the first update, with the block's name."""
+"""A model of one's own is the same in pieces, or the proof says that it is not, and a run refuses it by name."""
 
 from __future__ import annotations
 
 import random
 import re
-import warnings
 from functools import partial
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from course_lib import RankFailed, launch
+from course_lib.cli import main
 from course_lib.data import Batch, pad
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel, cross_entropy
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
-from course_lib.strategies.probe import CannotBeCut
-from course_lib.training import same_as_one_process
+from course_lib.training.proof import check_blocks, same_as_one_process
 from tests.strategies.own_blocks import (
     AmongSequences,
     Attention,
@@ -46,82 +46,101 @@ def model_with(*blocks) -> SequenceModel:
     return SequenceModel(dict(enumerate([Embed(VOCABULARY, WIDTH), *inner, Project(WIDTH, VOCABULARY)])))
 
 
-@pytest.mark.parametrize(
-    ("block", "sentence"),
-    [
-        (Attention, "has different outputs in two chunks of time than as a whole"),
-        (Both, "has different outputs in two chunks of time than as a whole"),
-        (Normed, "has different outputs in two chunks of time than as a whole in training"),
-        (Forgetful, "has different gradients in two chunks of time than as a whole"),
-    ],
-)
-def test_a_block_that_mixes_steps_is_refused_where_time_is_cut(block, sentence):
-    with pytest.raises(RankFailed, match=f"CannotBeCut: chunks=2: block 1 .{block.__name__}. {sentence}"):
-        prove(Pipeline, ranks=2, model=partial(model_with, block, Recurrent), micro_batches=1, chunks=2)
+MIXES_STEPS = [Attention, Both, Normed, Forgetful]
+
+
+def refused(strategy, model, **options) -> str:
+    """What `check_blocks` says about this model on 2 ranks, with `options` for the strategy; empty if it is trained."""
+
+    def check() -> None:
+        torch.manual_seed(dist.get_rank())
+        make = partial(strategy, **options)
+        check_blocks(make, model(), cross_entropy, BATCHES[0])
+
+    try:
+        launch(check, ranks=2)
+    except RankFailed as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("block", MIXES_STEPS)
+def test_a_block_that_mixes_steps_is_refused_where_time_is_cut(block):
+    says = refused(Pipeline, partial(model_with, block, Recurrent), micro_batches=1, chunks=2)
+    expected = (
+        rf"Pipeline does not train block 1 \({block.__name__}\) as one process does: .* is off by \S+ in the grad"
+    )
+    assert re.search(expected, says)
 
 
 @pytest.mark.parametrize(
     "block", [Attention, Both, *(pytest.param(block, marks=pytest.mark.slow) for block in (Normed, Forgetful))]
 )
 def test_where_time_is_not_cut_it_is_trained_as_by_one_process(block):
-    assert prove(Pipeline, ranks=2, model=partial(model_with, block, Recurrent), micro_batches=1)
+    model = partial(model_with, block, Recurrent)
+    assert not refused(Pipeline, model, micro_batches=1)
+    assert prove(Pipeline, ranks=2, model=model, micro_batches=1)
 
 
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [(DDP, {}), (FSDP, {}), (Pipeline, {"micro_batches": 2}), (Hybrid, {"replicas": 1, "shards": 2})],
 )
-def test_a_block_that_mixes_sequences_is_refused_where_a_batch_is_cut(strategy, options):
-    with pytest.raises(RankFailed, match=r"block 2 .AmongSequences. has different outputs in two parts of a batch"):
-        prove(strategy, ranks=2, model=partial(model_with, Recurrent, AmongSequences), **options)
+@pytest.mark.parametrize("block", [AmongSequences, Normed])
+def test_a_block_that_mixes_sequences_is_refused_where_a_batch_is_cut(strategy, options, block):
+    says = refused(strategy, partial(model_with, Recurrent, block), **options)
+    assert f"does not train block 2 ({block.__name__}) as one process does" in says
+    assert "change the block, cut the batch less, or train with single" in says
 
 
-def test_statistics_of_a_part_of_a_batch_are_said_once():
-    run = launch(_ddp_step, partial(model_with, Normed), ranks=2)
-    assert [line for _, line in run.output if "block 1 (Normed) computes statistics" in line and "2 pieces" in line]
-    assert {rank for rank, _ in run.output} == {0}
-
-
-def _ddp_step(model) -> None:
-    DDP(model(), adam, cross_entropy).step(BATCHES[0])
+@pytest.mark.parametrize("strategy", [DDP, FSDP, ModelParallel, TensorParallel, Pipeline])
+def test_a_block_that_mixes_nothing_is_trained(strategy):
+    assert not refused(strategy, partial(model_with, Gated, partial(LayerNormed, drop=0.5), Recurrent))
 
 
 def test_a_trial_leaves_the_model_and_the_random_numbers_as_they_were():
-    torch.manual_seed(3)
-    model = model_with(LayerNormed, Normed)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    strategy = Single(model, adam, cross_entropy)
-    strategy.micro_batches = 2  # as if it cut
-    state = torch.get_rng_state()
-    with pytest.warns(UserWarning, match="computes statistics"):
-        strategy.check_cuts(BATCHES[0])
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    def work() -> bool:
+        torch.manual_seed(3)
+        model = model_with(LayerNormed, Normed)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        state = torch.get_rng_state()
+        check_blocks(partial(TensorParallel), model, cross_entropy, BATCHES[0])
+        return torch.equal(torch.get_rng_state(), state) and all(
+            torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()
+        )
+
+    assert list(launch(work, ranks=2)) == [True, True]
 
 
-def test_the_first_block_is_tried_with_the_batchs_own_inputs():
-    class Mixing(Embed):
-        def forward(self, inputs, state=None):
-            outputs, _ = super().forward(inputs)
-            return outputs + outputs.mean(dim=0), None
-
-    model = SequenceModel({0: Mixing(VOCABULARY, WIDTH), 1: Project(WIDTH, VOCABULARY)})
-    strategy = Single(model, adam, cross_entropy)
-    strategy.chunks = 2
-    with pytest.raises(CannotBeCut, match=r"block 0 \(Mixing\)"):
-        strategy.step(BATCHES[0])
+class Particular(LayerNormed):
+    def forward(self, inputs, state=None):
+        assert len(inputs) == BATCHES[0].steps, "my length only"
+        return super().forward(inputs)
 
 
-def test_a_block_that_cannot_be_tried_is_said_to_be_unknown():
-    class Particular(LayerNormed):
-        def forward(self, inputs, state=None):
-            assert len(inputs) == BATCHES[0].steps
-            return super().forward(inputs)
+def test_a_block_that_refuses_a_few_steps_is_said_to_be_unknown():
+    model = partial(model_with, Particular)
+    run = launch(lambda: check_blocks(DDP, model(), cross_entropy, BATCHES[0]), ranks=2)
+    assert {rank for rank, _ in run.output} == {0}
+    said = " ".join(line for _, line in run.output)
+    assert "block 1 (Particular): one process cannot train 6 steps of 4 sequences in float64 (my length only)" in said
 
-    strategy = Single(model_with(Particular), adam, cross_entropy)
-    strategy.micro_batches = 2
-    with pytest.warns(UserWarning, match=r"block 1 \(Particular\) cannot be run on 6 steps of 4 sequences"):
-        strategy.check_cuts(BATCHES[0])
+
+def test_a_run_refuses_a_model_that_its_strategy_would_train_differently(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from course_lib.lstm.model import Project\n"
+        "class Mean(Project):\n"
+        "    def forward(self, inputs, state=None):\n"
+        "        outputs, _ = super().forward(inputs)\n"
+        "        return outputs + outputs.mean(dim=0), None\n"
+        "def blocks(features, outputs, hidden):\n"
+        "    return [Mean(features, hidden), Project(hidden, outputs)]\n"
+    )
+    command = ["train", "pipeline", "--ranks", "2", "--updates", "2", "--batch", "8", "--model", "mine.py:blocks"]
+    assert main([*command, "chunks=2"]) == 2
+    assert "course: Pipeline does not train block 0 (Mean) as one process does" in capfd.readouterr().err
+    assert main(command) == 0
 
 
 def test_dropout_is_the_same_in_the_twin():
@@ -169,13 +188,8 @@ WAYS = [
     (4, Hybrid, lambda chance: {"replicas": 2, **_pieces(chance)}),
     (4, Hybrid, lambda chance: {"replicas": 1, "shards": 2, **_pieces(chance)}),
 ]
-TRUE_REFUSALS = {
-    "Attention": ("chunks of time",),
-    "Both": ("chunks of time",),
-    "Normed": ("chunks of time",),
-    "Forgetful": ("chunks of time",),
-    "AmongSequences": ("parts of a batch", "two parts"),
-}
+NOT_IN_CHUNKS = {"Attention", "Both", "Normed", "Forgetful"}
+NOT_IN_SHARES = {"AmongSequences", "Normed"}
 
 
 def _pieces(chance: random.Random) -> dict:
@@ -198,35 +212,27 @@ def random_model(seed: int) -> SequenceModel:
     return model
 
 
-def what_became_of(seed: int) -> str:
-    """`the same`, `refused` with a true sentence, or `statistics` that were said to differ; or else it fails."""
+def is_the_same(seed: int) -> bool:
+    """Prove a random model, and check that if it is not the same as one process, one of its blocks explains it."""
     chance = random.Random(1000 + seed)
     ranks, strategy, options_of = chance.choice(WAYS)
     options = options_of(chance)
     names = {type(block).__name__ for block in random_model(seed).blocks.values()}
-    told = f"seed {seed}: {strategy.__name__} on {ranks} ranks, {options}, {sorted(names)}"
+    case = f"seed {seed}: {strategy.__name__} on {ranks} ranks, {options}, {sorted(names)}"
+    shares = strategy in (DDP, FSDP, Hybrid, Accumulation) or options.get("micro_batches", 1) > 1
+    causes = (NOT_IN_SHARES & names if shares else set()) | (
+        NOT_IN_CHUNKS & names if options.get("chunks", 1) > 1 else set()
+    )
     try:
-        with warnings.catch_warnings(record=True):
-            proof = prove(strategy, ranks=ranks, model=partial(random_model, seed), **options)
+        proof = prove(strategy, ranks=ranks, model=partial(random_model, seed), **options)
     except (RankFailed, ValueError) as error:
-        text = str(error).splitlines()[0]
-        if re.search("share|tied", text):  # a weight that two stages share is refused by its own sentence
-            assert strategy in (Pipeline, Hybrid, ModelParallel, TensorParallel), f"{told}: {text}"
-            return "refused"
-        found = re.search(r"block \d+ \((\w+)\)", text)
-        assert found, f"{told}: {text}"
-        assert found[1] in names, f"{told}: {text}"
-        assert any(part in text for part in TRUE_REFUSALS.get(found[1], ())), f"{told}: {text}"
-        return "refused"
-    if proof:
-        return "the same"
-    cut = strategy in (DDP, FSDP, Hybrid) or options.get("micro_batches", 1) > 1 or strategy is Accumulation
-    assert "Normed" in names, f"{told}: {proof}"
-    assert cut, f"{told}: {proof}"
-    return "statistics"
+        text = str(error).splitlines()[0]  # a weight that two stages share is refused by its own sentence
+        assert re.search("share|tied", text) or causes, f"{case}: {text}"
+        return False
+    assert proof or causes, f"{case}: {proof}"
+    return bool(proof)
 
 
 @pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 100), marks=pytest.mark.slow)], ids=["two", "rest"])
-def test_a_random_model_is_the_same_as_one_process_or_refused_for_its_cause(seeds):
-    became = [what_became_of(seed) for seed in seeds]
-    assert became.count("the same") >= len(became) // 4
+def test_a_random_model_is_the_same_as_one_process_or_a_block_explains_why_not(seeds):
+    assert sum(map(is_the_same, seeds)) >= len(seeds) // 4
