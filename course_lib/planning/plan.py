@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from course_lib.lstm.memory import (
@@ -134,9 +135,6 @@ def _memory(memory: Memory, precision: str) -> Memory:
     return Memory(memory.parameters, memory.gradients, memory.optimizer, activations)
 
 
-Times = list[tuple[float, float]]  # (start, end) of each step, in the order of the stopwatch
-
-
 @dataclass(frozen=True)
 class Pieces:
     """A schedule's name, stages, micro-batches and chunks, with or without recomputation."""
@@ -168,10 +166,11 @@ class Prepared:
     @cached_property
     def inputs_held(self) -> list[float]:
         """Per stage, the largest share of its inputs that it holds at once for recomputation."""
-        schedule = self.schedule
-        rerun = [any(action.kind == "R" for action in row) for row in schedule.stages]
-        most = [_most_under_way(row) if recompute else 0 for row, recompute in zip(schedule.stages, rerun, strict=True)]
-        return [count / schedule.pieces for count in most]
+        most = []
+        for row in self.schedule.stages:
+            held = accumulate((action.kind == "F") - (action.kind == "B") for action in row)
+            most.append(max(held, default=0) if any(action.kind == "R" for action in row) else 0)
+        return [count / self.schedule.pieces for count in most]
 
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
@@ -199,30 +198,11 @@ class Prepared:
                 spent[stage] += often * costs.of(action, stage, self.schedule)
         return spent
 
-    def ends(self, times: Times) -> list[float]:
-        """Return when each stage is done."""
-        ends = [0.0] * len(self.schedule.stages)
-        for (stage, _), (_, end) in zip(self.stopwatch.order, times, strict=True):
-            ends[stage] = max(ends[stage], end)
-        return ends
-
 
 @lru_cache(maxsize=512)  # comparing networks needs the same schedules again and again
 def _prepared(pieces: Pieces) -> Prepared:
     sizes = pieces.stages, pieces.micro_batches, pieces.chunks
     return Prepared(make_schedule(pieces.name, *sizes, recompute=pieces.recompute))
-
-
-def _most_under_way(row: tuple[Action, ...]) -> int:
-    """Return the largest number of pieces whose forward pass is done and whose backward pass is not."""
-
-    def counts() -> Iterator[int]:
-        now = 0
-        for action in row:
-            now += (action.kind == "F") - (action.kind == "B")
-            yield now
-
-    return max(counts(), default=0)
 
 
 # Where the time of an update goes. `Plan.parts` leaves out the parts that take no time.

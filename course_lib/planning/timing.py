@@ -7,14 +7,12 @@ done, and computation waits only for what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from operator import add
+from collections.abc import Callable, Iterable, Sequence
 
 from course_lib.planning.block_times import BlockSeconds
 from course_lib.planning.network import Network
 from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, smallest
-from course_lib.planning.plan import FSDP, HALF, ZERO_1, Pieces, Plan, Prepared, Times, Work
+from course_lib.planning.plan import FSDP, HALF, ZERO_1, Pieces, Plan, Prepared, Work
 from course_lib.planning.simulation import ActionCosts
 
 
@@ -35,51 +33,42 @@ def ready_times(start: float, end: float, shares: Sequence[float]) -> list[float
     return times
 
 
-@dataclass
-class Sharded:
-    """A device that gathers its weights block by block. So far, computation ends at `computed` and messages at `sent`.
+def fully_sharded_seconds(
+    blocks: Sequence[BlockSeconds],
+    gather: Sequence[float],
+    scatter: Sequence[float],
+    micro_batches: int,
+    ahead: bool = True,
+) -> float:
+    """Return how long a device takes that gathers its weights block by block, and reduce-scatters their gradients.
 
-    A block is gathered while the previous one computes or, without `ahead`, afterwards, as when ranks share cores.
+    All are seconds per block, for one micro-batch. A block is gathered while the previous one computes or, without
+    `ahead`, afterwards, as when ranks share cores. Only the last micro-batch sends gradients.
     """
+    computed = sent = 0.0
 
-    blocks: Sequence[BlockSeconds]  # for one micro-batch
-    gather: Sequence[float]  # seconds to all-gather each block
-    scatter: Sequence[float]  # seconds to reduce-scatter its gradients
-    ahead: bool = True
-    computed: float = 0.0
-    sent: float = 0.0
+    def gathered(place: int, ready: float) -> float:
+        nonlocal sent
+        sent = max(sent, ready) + gather[place]
+        return sent
 
-    def step(self, micro_batches: int) -> float:
-        """Return when the last gradient has been reduced, which happens only in the last micro-batch."""
-        for number in range(micro_batches):
-            self._forward()
-            self._backward(sends=number == micro_batches - 1)
-        return max(self.computed, self.sent)
-
-    def _forward(self) -> None:
-        gathered_at = self._gather(0, self.computed)
-        for place, block in enumerate(self.blocks):
-            start = max(self.computed, gathered_at)
-            self.computed = start + block.forward
-            gathered_at = self._gather(place + 1, start if self.ahead else self.computed)
-
-    def _backward(self, sends: bool) -> None:
-        """Run the backward pass. The last block is still whole: if dropped, it would be gathered again immediately."""
-        gathered_at = 0.0
-        for place in reversed(range(len(self.blocks))):
-            start = max(self.computed, gathered_at)
-            self.computed = start + self.blocks[place].backward
-            gathered_at = self._gather(place - 1, start if self.ahead else self.computed)
-            if sends:
-                self.sent = max(self.sent, self.computed) + self.scatter[place]
-                self.computed = self.computed if self.ahead else self.sent
-
-    def _gather(self, place: int, ready: float) -> float:
-        """Return when the block at this place is whole, if its gather may start at `ready`."""
-        if place not in range(len(self.blocks)):
-            return 0.0
-        self.sent = max(self.sent, ready) + self.gather[place]
-        return self.sent
+    for number in range(micro_batches):
+        gathered_at = gathered(0, computed)
+        for place, block in enumerate(blocks):
+            start = max(computed, gathered_at)
+            computed = start + block.forward
+            if place + 1 < len(blocks):
+                gathered_at = gathered(place + 1, start if ahead else computed)
+        gathered_at = 0.0  # the last block is still whole: if dropped, it would be gathered again immediately
+        for place in reversed(range(len(blocks))):
+            start = max(computed, gathered_at)
+            computed = start + blocks[place].backward
+            if place > 0:
+                gathered_at = gathered(place - 1, start if ahead else computed)
+            if number == micro_batches - 1:
+                sent = max(sent, computed) + scatter[place]
+                computed = computed if ahead else sent
+    return max(computed, sent)
 
 
 def pipelined(
@@ -97,77 +86,61 @@ def pipelined(
     With `shards`, groups of `shards` pipelines divide the optimizer state, as in ZeRO-1: a reduce-scatter replaces the
     all-reduce, and each weight is gathered once, at the start, while the first pieces pass through the pipeline.
     """
-    prepared = pieces.prepared
-    cut, blocks = pipelines * pieces.micro_batches, block_seconds(work, pipelines, pieces)
+    prepared, blocks = pieces.prepared, block_seconds(work, pipelines, pieces)
+    replicas, per_node = pipelines // shards, network.replicas_per_node(pipelines, pieces.stages, inside)
+    near = min(shards, per_node)
+    last_places = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
+    widest = max((work.edges[place] for place in last_places), default=0)
     link = network.between_stages(pipelines, pieces.stages, inside)
-    costs = costs_of(placement, blocks, link.seconds(_edge(work, placement) / (cut * pieces.chunks)))
+    costs = costs_of(placement, blocks, link.seconds(widest / (pipelines * pieces.micro_batches * pieces.chunks)))
     times = prepared.stopwatch.times(costs.with_overhead(overhead))
-    per_node = network.replicas_per_node(pipelines, pieces.stages, inside)
-    sizes = [(memory.gradients, tensors) for memory, tensors in zip(work.memory, work.tensors, strict=True)]
-    sums, gathers, across = (_seconds(sizes, network, pipelines, per_node, shards, which) for which in range(3))
-    makespan, ends = max(end for _, end in times), prepared.ends(times)
-    places = _blocks_of_stages(placement, prepared)
-    late = max(_gathered_late(stage, prepared, local, blocks, times, gathers) for stage, local in enumerate(places))
-    summed = [
-        max(end, _summed(stage, prepared, placement, blocks, times, sums))
-        + sum(across[place] for place in places[stage])
-        for stage, end in enumerate(ends)
-    ]
-    updates = [work.update_seconds(work.weights(local) / shards) for local in places]
+
+    def summing(size: float) -> float:
+        return gathering(size) if shards > 1 else network.all_reduce_seconds(size, replicas, per_node)
+
+    def gathering(size: float) -> float:
+        return network.gather_seconds(size, shards, near)
+
+    def across(size: float) -> float:
+        return network.all_reduce_seconds(size / shards, replicas, max(1, per_node // near)) if shards > 1 else 0.0
+
+    def of_block(seconds: Callable[[float], float], place: int) -> float:
+        # Every tensor of a block is a separate message; we count all the bytes in one of them.
+        return seconds(work.memory[place].gradients) + (work.tensors[place] - 1) * seconds(0.0)
+
+    late, summed, updated, by_stage = 0.0, [], [], _blocks_of_stages(placement, prepared)
+    for stage, places in enumerate(by_stage):
+        steps = [time for (owner, _), time in zip(prepared.stopwatch.order, times, strict=True) if owner == stage]
+        begins, gathered = min(start for start, _ in steps), 0.0
+        for place in sorted(places):  # weights are gathered in order, and a stage waits for those that it needs
+            gathered += of_block(gathering, place)
+            late = max(late, gathered - begins)
+            begins += blocks[place].forward
+        messages = []
+        for position, number in prepared.finals[stage]:  # a block's gradients are sent once they are final
+            backward_order = placement.blocks_of(position)[::-1]
+            ready = ready_times(*times[number], [blocks[place].backward for place in backward_order])
+            messages += zip(ready, (of_block(summing, place) for place in backward_order), strict=True)
+        end = max(max(end for _, end in steps), sent_by(messages)) + sum(of_block(across, place) for place in places)
+        summed.append(end)
+        updated.append(end + work.update_seconds(work.weights(places) / shards))
+    makespan = max(end for _, end in times)
+    sizes = [stage_bytes(work, pipelines, prepared, stage, places, shards) for stage, places in enumerate(by_stage)]
     return Plan(
-        pipelines // shards,
-        pieces,
-        placement,
-        costs,
-        overhead,
-        makespan,
-        late + max(*summed, makespan) - makespan,
-        max(map(add, summed, updates)) - max(summed),
-        round(max(_bytes(work, pipelines, prepared, stage, local, shards) for stage, local in enumerate(places))),
-        inside,
-        shards,
-        ZERO_1 if shards > 1 else "",
-        late,
+        replicas=replicas,
+        pieces=pieces,
+        placement=placement,
+        costs=costs,
+        overhead=overhead,
+        pipeline_seconds=makespan,
+        exposed_seconds=late + max(*summed, makespan) - makespan,
+        update_seconds=max(updated) - max(summed),
+        bytes=round(max(sizes)),
+        inside=inside,
+        shards=shards,
+        sharding=ZERO_1 if shards > 1 else "",
+        gather_seconds=late,
     )
-
-
-def _seconds(
-    sizes: Sequence[tuple[int, int]], network: Network, pipelines: int, per_node: int, shards: int, which: int
-) -> list[float]:
-    """Return the time that each block needs to sum its gradients (0), gather its weights (1), or sum its rows'
-    gradients over the replicas (2). Every tensor of a block is a separate message; we count all the bytes in one of
-    them.
-    """
-    replicas, near = pipelines // shards, min(shards, per_node)
-
-    def seconds(size: float) -> float:
-        if which == 2:
-            is_needed = shards > 1 and replicas > 1
-            return network.all_reduce_seconds(size / shards, replicas, max(1, per_node // near)) if is_needed else 0.0
-        if shards > 1:
-            return network.gather_seconds(size, shards, near)
-        return network.all_reduce_seconds(size, replicas, per_node) if which == 0 and replicas > 1 else 0.0
-
-    return [seconds(size) + (tensors - 1) * seconds(0.0) for size, tensors in sizes]
-
-
-def _gathered_late(
-    stage: int,
-    prepared: Prepared,
-    places: Sequence[int],
-    blocks: Sequence[BlockSeconds],
-    times: Times,
-    gathers: Sequence[float],
-) -> float:
-    """Return how late a stage is because it waits for its weights, which are gathered in order."""
-    steps = zip(prepared.stopwatch.order, times, strict=True)
-    begins = min(start for (owner, _), (start, _) in steps if owner == stage)
-    late, gathered = 0.0, 0.0
-    for place in sorted(places):
-        gathered += gathers[place]
-        late = max(late, gathered - begins)
-        begins += blocks[place].forward
-    return late
 
 
 def block_seconds(work: Work, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
@@ -184,12 +157,12 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards
     prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
     costs = [
-        BlockCost(seconds.forward + seconds.backward, round(_bytes(work, replicas, prepared, 0, [place], shards)))
+        BlockCost(seconds.forward + seconds.backward, round(stage_bytes(work, replicas, prepared, 0, [place], shards)))
         for place, seconds in enumerate(blocks)
     ]
 
     def size(stage: int, places: Sequence[int]) -> float:
-        return _bytes(work, replicas, prepared, stage, places, shards)
+        return stage_bytes(work, replicas, prepared, stage, places, shards)
 
     fastest = balanced(costs, positions)
     by_stage = _blocks_of_stages(fastest, prepared)
@@ -209,7 +182,9 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
     return by_stage
 
 
-def _bytes(work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1) -> float:
+def stage_bytes(
+    work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1
+) -> float:
     """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds.
 
     Autocast also keeps a copy of every weight in bfloat16.
@@ -222,12 +197,6 @@ def _bytes(work: Work, pipelines: int, prepared: Prepared, stage: int, places: S
     return work.states(places, shards) + copies + activations / pipelines
 
 
-def _edge(work: Work, placement: Placement) -> int:
-    """Return the bytes that cross the widest cut between stages, for the whole batch."""
-    last_places = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
-    return max((work.edges[place] for place in last_places), default=0)
-
-
 def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) -> ActionCosts:
     """Return the costs of one action at each position, summed over its blocks."""
     rows = []
@@ -238,64 +207,40 @@ def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) 
     return ActionCosts(forward, backward, link if placement.stages > 1 else 0.0, inputs, weights)
 
 
-def _summed(
-    stage: int,
-    prepared: Prepared,
-    placement: Placement,
-    blocks: Sequence[BlockSeconds],
-    times: Times,
-    sums: Sequence[float],
-) -> float:
-    """Return when a stage's gradients have been all-reduced over the replicas, each block's once they are final."""
-    messages = []
-    for position, number in prepared.finals[stage]:
-        places = placement.blocks_of(position)[::-1]
-        ready = ready_times(*times[number], [blocks[place].backward for place in places])
-        messages += [(when, sums[place]) for when, place in zip(ready, places, strict=True)]
-    return sent_by(messages)
-
-
 def sharded(
     work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float, ahead: bool = True
 ) -> Plan:
     """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
-    blocks = [work.seconds(place, replicas * shards * micro_batches) for place in places]
-    sizes = [memory.parameters for memory in work.memory]
+    blocks = block_seconds(work, replicas * shards, pieces)
+    sizes, whole = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
     per_node = min(shards, network.per_node)
-    gather = [network.gather_seconds(work.gathered(place), shards, per_node) for place in places]
     across = network.replicas_per_node(replicas, shards, "stages")
+    gather = [network.gather_seconds(size, shards, per_node) for size in whole]
     scatter = [
-        network.gather_seconds(size, shards, per_node)
-        + (network.all_reduce_seconds(size / shards, replicas, across) if replicas > 1 else 0.0)
+        network.gather_seconds(size, shards, per_node) + network.all_reduce_seconds(size / shards, replicas, across)
         for size in sizes
     ]
     placement = Placement(tuple(0 for _ in places))
     costs = costs_of(placement, blocks, 0.0)
     computing = sum(pieces.prepared.busy(costs.with_overhead(overhead)))
-    finished = Sharded(blocks, gather, scatter, ahead).step(micro_batches) + 2 * micro_batches * overhead
+    finished = fully_sharded_seconds(blocks, gather, scatter, micro_batches, ahead) + 2 * micro_batches * overhead
+    # A bound: a shard of all states, two whole blocks (the current and the next), whole gradients of the largest block
+    # (with several micro-batches: of all blocks), and activations.
+    gathered_pair = max(sum(whole[place : place + 2]) for place in places)
+    gradients = max(sizes) if micro_batches == 1 else sum(sizes)
+    activations = work.activations(places) / (replicas * shards * micro_batches)
     return Plan(
-        replicas,
-        pieces,
-        placement,
-        costs,
-        overhead,
-        computing,
-        finished - computing,
-        work.update_seconds(work.weights(places) / shards),
-        round(_sharded_bytes(work, replicas * shards, shards, micro_batches)),
+        replicas=replicas,
+        pieces=pieces,
+        placement=placement,
+        costs=costs,
+        overhead=overhead,
+        pipeline_seconds=computing,
+        exposed_seconds=finished - computing,
+        update_seconds=work.update_seconds(work.weights(places) / shards),
+        bytes=round(work.states(places) / shards + gathered_pair + gradients + activations),
         shards=shards,
         sharding=FSDP,
         gather_seconds=finished - computing,
     )
-
-
-def _sharded_bytes(work: Work, ranks: int, shards: int, micro_batches: int) -> float:
-    """Return a bound on the bytes: a shard of all states, two whole blocks (the current and the next), whole gradients
-    of the largest block (with several micro-batches: of all blocks), and activations.
-    """
-    places = range(len(work.blocks))
-    sizes, gathered = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
-    gathered_pair = max(sum(gathered[place : place + 2]) for place in places)
-    gradients = max(sizes) if micro_batches == 1 else sum(sizes)
-    return work.states(places) / shards + gathered_pair + gradients + work.activations(places) / (ranks * micro_batches)

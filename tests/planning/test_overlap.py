@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.planning.block_times import BlockSeconds
-from course_lib.planning.timing import Sharded, ready_times, sent_by
+from course_lib.planning.timing import fully_sharded_seconds, ready_times, sent_by
 
 BLOCK = BlockSeconds(1.0, 2.0, 1.0, 1.0)
 
@@ -21,24 +21,25 @@ def test_work_in_parts_is_done_part_by_part():
 
 
 def test_quick_gathering_hides_but_for_the_first_and_the_last():
-    done = Sharded([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.5] * 3).step(1)
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.5] * 3, micro_batches=1)
     assert done == pytest.approx(0.5 + 3 * 1 + 3 * 2 + 0.5)
 
 
 def test_slow_gathering_is_all_there_is():
-    done = Sharded([BLOCK] * 3, gather=[10.0] * 3, scatter=[10.0] * 3).step(1)
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[10.0] * 3, scatter=[10.0] * 3, micro_batches=1)
     # Three gathered on the way there and two on the way back, the last block stays; three sums. Only the first block's
     # gathering is followed by nothing to do but compute, at both ends.
     assert 80 <= done <= 80 + 3 * 3
 
 
 def test_without_gathering_ahead_everything_comes_one_after_another():
-    done = Sharded([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.25] * 3, ahead=False).step(1)
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.25] * 3, ahead=False, micro_batches=1)
     assert done == pytest.approx(3 * 3 + 5 * 0.5 + 3 * 0.25)
 
 
 def test_micro_batches_gather_each_time_and_send_gradients_once():
     one, three = (
-        Sharded([BLOCK] * 2, gather=[0.5] * 2, scatter=[0.25] * 2, ahead=False).step(count) for count in (1, 3)
+        fully_sharded_seconds([BLOCK] * 2, gather=[0.5] * 2, scatter=[0.25] * 2, ahead=False, micro_batches=count)
+        for count in (1, 3)
     )
     assert three - one == pytest.approx(2 * (2 * 3 + 3 * 0.5))

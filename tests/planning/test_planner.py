@@ -15,7 +15,7 @@ from course_lib.planning import Network, Pieces, Placement, Plan, Work, best_of_
 from course_lib.planning.block_times import BlockTimes
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.timing import _bytes, pipelined
+from course_lib.planning.timing import pipelined, stage_bytes
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
@@ -163,7 +163,7 @@ def test_where_any_placement_fits_the_planner_finds_one(stages, layers, words):
     pieces, blocks = Pieces("1f1b", stages, 2), len(model)
     placements = [Placement.of_cuts(blocks, cuts) for cuts in combinations(range(1, blocks), stages - 1)]
     needs = [
-        max(_bytes(work, 1, pieces.prepared, stage, placement.blocks_of(stage)) for stage in range(stages))
+        max(stage_bytes(work, 1, pieces.prepared, stage, placement.blocks_of(stage)) for stage in range(stages))
         for placement in placements
     ]
     options = {"schedules": ["1f1b"], "micro_batches": (2,), "recompute": (False,), "sharding": False}
