@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.trace_file import EXPOSED, exposed_communication, read_trace, spans_in
 from course_lib.pictures.picture import COLORS, INK, Picture, colors_for
 from course_lib.trace import Span
+from course_lib.words import counted
 
 LETTERS_IN_A_ROW = 55  # in a legend
 MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank computes at the same time
@@ -40,21 +41,25 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
     for span in sorted(spans, key=_layer):
-        rows = (span.rank, 0.38) if _has_another_above(span, spans) else (span.rank - 0.38, 0.76)
-        draw_bar(axes, span, rows, colors[span.name], scale)
+        below = [other for other in spans if other.rank == span.rank and other.name != span.name]
+        covers = any(_overlap(span, other) for other in below if _layer(other) < _layer(span))
+        draw_bar(axes, span, (span.rank, 0.38) if covers else (span.rank - 0.38, 0.76), colors[span.name], scale)
     paced = any(span.paced for span in spans)
     rank_axes(axes, ranks, unit, paced)
-    if names:
-        handles = [Patch(facecolor=colors[name], label=name) for name in names]
-        columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
-        figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
-    return Picture(figure, _describe(names, ranks, paced))
+    if not names:
+        return Picture(figure, f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)")
+    columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
+    _legend(figure, colors, columns)
+    kind = "Paced timeline" if paced else "Timeline"
+    return Picture(figure, f"{kind} of {counted(ranks, 'rank')}: {', '.join(names)}")
 
 
 def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
     """Return the spans of a run, of a trace file, or the given ones, and the number of ranks."""
     if isinstance(run, Team):
-        run = last_run(run)
+        if run.last is None:
+            raise ValueError("this team has not run a cell yet: there is nothing to draw")
+        run = run.last
     if isinstance(run, str | Path):
         count, spans = spans_in(read_trace(run))
         return spans, count
@@ -66,30 +71,20 @@ def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -
     return list(run), ranks
 
 
-def last_run(team: Team) -> Run:
-    """Return the run of a team's last cell."""
-    if team.last is None:
-        raise ValueError("this team has not run a cell yet: there is nothing to draw")
-    return team.last
-
-
 def _layer(span: Span) -> tuple[bool, float]:
     """Return a sort key for drawing: a later span lies on top, at half height if it overlaps an earlier one."""
     return span.name in MESSAGES, -span.seconds
-
-
-def _has_another_above(span: Span, spans: Sequence[Span]) -> bool:
-    return any(
-        _overlap(span, other)
-        for other in spans
-        if other.rank == span.rank and other.name != span.name and _layer(other) < _layer(span)
-    )
 
 
 def _overlap(one: Span, other: Span) -> bool:
     """Return whether the middle of the shorter span lies in the longer one."""
     shorter, longer = sorted((one, other), key=lambda span: span.seconds)
     return longer.start <= (shorter.start + shorter.end) / 2 <= longer.end
+
+
+def _legend(figure: Figure, colors: Mapping[str, str], columns: int) -> None:
+    handles = [Patch(facecolor=color, label=name) for name, color in colors.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
 
 
 def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scale: float) -> None:
@@ -99,30 +94,18 @@ def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scal
 
 
 def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
-    """Format axes of ranks or stages over time. In a paced run, `sleeping` is what sleeps."""
-    row_axes(axes, ranks, rows)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
-
-
-def row_axes(axes: Axes, count: int, name: str) -> None:
-    """Format axes with `count` named rows, the first on top."""
-    axes.set_ylim(count - 0.5, -0.5)
-    axes.set_yticks(range(count), [f"{name} {row}" for row in range(count)])
+    """Format axes of named rows over time, the first on top. In a paced run, `sleeping` is what sleeps."""
+    axes.set_ylim(ranks - 0.5, -0.5)
+    axes.set_yticks(range(ranks), [f"{rows} {row}" for row in range(ranks)])
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
 
 
 def time_unit(longest: float) -> tuple[str, float]:
     """Return a readable unit for times up to `longest` seconds, and the factor that converts seconds to it."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
-
-
-def _describe(names: list[str], ranks: int, paced: bool) -> str:
-    if not names:
-        return f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)"
-    kind = "Paced timeline" if paced else "Timeline"
-    return f"{kind} of {ranks} {'rank' if ranks == 1 else 'ranks'}: {', '.join(names)}"
 
 
 CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
@@ -134,7 +117,12 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     If there is room, a bar shows the label of its span: its layer or bucket. The part of a backward pass after its last
     layer, in which it only waits for messages, is drawn as idle.
     """
-    rows = {name: _of_rank(run, rank) for name, run in runs.items()}
+    rows = {}
+    for name, run in runs.items():
+        spans = [span for span in run.spans if span.rank == rank]
+        start = min((span.start for span in spans), default=0.0)
+        in_order = sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds)
+        rows[name] = [span.since(start) for span in in_order]
     spans = [span for row in rows.values() for span in row]
     longest = max((span.end for span in spans), default=0.0)
     unit, scale = time_unit(longest)
@@ -146,20 +134,20 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     height = 0.4 if any(name in MESSAGES for name in names) else 0.8
     for place, row in enumerate(rows.values()):
         for span in row:
-            labelled = span.seconds > CHARACTER * (len(span.label) + 1) * longest
-            _draw_span(axes, place, height, span, colors[span.name], scale, labelled)
+            bottom, color = place if span.name in MESSAGES else place - 0.4, colors[span.name]
+            draw_bar(axes, span, (bottom, height), color, scale)
+            if span.label and span.seconds > CHARACTER * (len(span.label) + 1) * longest:
+                middle = (span.start + span.end) / 2 * scale
+                red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+                ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
+                axes.text(middle, bottom + height / 2, span.label, ha="center", va="center", color=ink)
     paced = any(span.paced for span in spans)
     rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
-    handles = [Patch(facecolor=colors[name], label=name) for name in names]
-    figure.legend(handles=handles, loc="outside upper right", ncols=max(1, min(6, len(names))), frameon=False)
-    return Picture(figure, _describe_comparison(rows, rank, unit, scale, paced))
-
-
-def _of_rank(run: Run, rank: int) -> list[Span]:
-    spans = [span for span in run.spans if span.rank == rank]
-    start = min((span.start for span in spans), default=0.0)
-    return [span.since(start) for span in sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds)]
+    _legend(figure, colors, max(1, min(6, len(names))))
+    ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
+    times = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
+    return Picture(figure, f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {times}")
 
 
 def _waits(spans: Sequence[Span]) -> list[Span]:
@@ -174,26 +162,6 @@ def _waits(spans: Sequence[Span]) -> list[Span]:
     return waits
 
 
-def _draw_span(axes: Axes, place: int, height: float, span: Span, color: str, scale: float, labelled: bool) -> None:
-    bottom = place if span.name in MESSAGES else place - 0.4
-    draw_bar(axes, span, (bottom, height), color, scale)
-    if labelled and span.label:
-        middle = (span.start + span.end) / 2 * scale
-        axes.text(middle, bottom + height / 2, span.label, ha="center", va="center", color=_ink_on(color))
-
-
-def _ink_on(color: str) -> str:
-    """Return white for a dark bar, else the ink color."""
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
-
-
-def _describe_comparison(rows: Mapping[str, list[Span]], rank: int, unit: str, scale: float, paced: bool) -> str:
-    ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
-    times = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
-    return f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {times}"
-
-
 Pair = tuple[Span, Span]  # a send and its matching receive
 
 
@@ -202,35 +170,34 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
-    if isinstance(run, Mapping):
-        named = {name: (matched(shown.spans), len(shown)) for name, shown in run.items()}
-    else:
-        spans, ranks = spans_of(run, ranks)
-        named = {"": (matched(spans), ranks)}
-    named = {name: (_from_zero(pairs), ranks) for name, (pairs, ranks) in named.items()}
-    end = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
-    figure = Figure(figsize=(9, sum(0.7 + 0.45 * ranks for _, ranks in named.values()) + 0.4), layout="constrained")
+    named = {}
+    for name, shown in run.items() if isinstance(run, Mapping) else [("", run)]:
+        spans, count = (shown.spans, len(shown)) if isinstance(run, Mapping) else spans_of(shown, ranks)
+        pairs = matched(spans)
+        start = min((sent_at(*pair) for pair in pairs), default=0.0)
+        named[name] = [(send.since(start), receive.since(start)) for send, receive in pairs], count
+    unit, scale = time_unit(max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0))
+    end = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0) * scale
+    figure = Figure(figsize=(9, sum(0.7 + 0.45 * count for _, count in named.values()) + 0.4), layout="constrained")
     rows = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, (name, (pairs, ranks)) in zip(rows, named.items(), strict=True):
-        _draw_arrows(axes, name, pairs, ranks, *time_unit(end))
-        axes.set_xlim(0, end * time_unit(end)[1] * 1.02 or 1)
+    words = []
+    for axes, (name, (pairs, count)) in zip(rows, named.items(), strict=True):
+        words.append((f"{name}: " if name else "") + _draw_messages(axes, name, pairs, count, unit, scale))
+        axes.set_xlim(0, end * 1.02 or 1)
         if axes is not rows[-1]:
             axes.set_xlabel("")
-    descriptions = [f"{name}: " * bool(name) + _describe_messages(*shown) for name, shown in named.items()]
-    return Picture(figure, "; ".join(descriptions))
+    return Picture(figure, "; ".join(words))
 
 
 def matched(spans: Sequence[Span]) -> list[Pair]:
     """Return every send with its matching receive, in the order of sending."""
+    in_order = sorted(spans, key=lambda span: span.start)
     receives: dict[tuple[int | None, int | None], list[Span]] = defaultdict(list)  # by sender and receiver
-    for span in sorted(spans, key=lambda span: span.start):
+    for span in in_order:
         if span.name == "receive":
             receives[span.peer, span.rank].append(span)
-    pairs = []
-    for span in sorted(spans, key=lambda span: span.start):
-        if span.name == "send" and receives[span.rank, span.peer]:
-            pairs.append((span, receives[span.rank, span.peer].pop(0)))
-    return pairs
+    sends = [span for span in in_order if span.name == "send"]
+    return [(send, receives[way].pop(0)) for send in sends if receives[way := (send.rank, send.peer)]]
 
 
 def sent_at(send: Span, receive: Span) -> float:
@@ -238,40 +205,22 @@ def sent_at(send: Span, receive: Span) -> float:
     return max(send.start, receive.start)
 
 
-def busiest_rank(pairs: Sequence[Pair]) -> tuple[int, int]:
-    """Return the rank that sends and receives most often, and how often."""
-    counts: dict[int, int] = defaultdict(int)
+def _draw_messages(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> str:
+    """Draw one run, an arrow for each message over a line for each rank, and return it in words."""
+    look = {"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2}
     for send, receive in pairs:
-        counts[send.rank] += 1
-        counts[receive.rank] += 1
-    return max(counts.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
-
-
-def _from_zero(pairs: Sequence[Pair]) -> list[Pair]:
-    start = min((sent_at(*pair) for pair in pairs), default=0.0)
-    return [(send.since(start), receive.since(start)) for send, receive in pairs]
-
-
-def _draw_arrows(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> None:
-    """Draw one run: an arrow for each message, over a line for each rank."""
-    for send, receive in pairs:
-        axes.annotate(
-            "",
-            xy=(receive.end * scale, receive.rank),
-            xytext=(sent_at(send, receive) * scale, send.rank),
-            arrowprops={"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2},
-        )
+        leaves, arrives = (sent_at(send, receive) * scale, send.rank), (receive.end * scale, receive.rank)
+        axes.annotate("", arrives, leaves, arrowprops=look)
     for rank in range(ranks):
         axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
     paced = any(span.paced for pair in pairs for span in pair)
     rank_axes(axes, ranks, unit, paced, sleeping="messages")
-    rank, times = busiest_rank(pairs)
-    title = f"{len(pairs)} messages" + (f"; rank {rank} takes part in {times}" if pairs else "")
+    title = f"{len(pairs)} messages"
+    if pairs:
+        counts = Counter(span.rank for pair in pairs for span in pair)
+        busiest, times = max(counts.items(), key=lambda item: (item[1], -item[0]))
+        title += f"; rank {busiest} takes part in {times}"
     axes.set_title(f"{name}: {title}" if name else title, loc="left", color=INK)
-
-
-def _describe_messages(pairs: Sequence[Pair], ranks: int) -> str:
     links = sorted({(send.rank, receive.rank) for send, receive in pairs})
     arrows = ", ".join(f"{a} to {b}" for a, b in links) or "none"
-    paced = any(span.paced for pair in pairs for span in pair)
     return f"{'Paced messages' if paced else 'Messages'} between {ranks} ranks: {len(pairs)}, over the links {arrows}"
