@@ -465,7 +465,7 @@ def test_less_memory_rules_meshes_out_and_says_so():
     tight = {one.name for one in explorer.candidates() if "does not fit" not in one.reason}
     assert tight < roomy
     explorer.set(hidden=16384, layers=30, memory=16, devices=1)
-    assert explorer.drawing.alt.startswith("No mesh of 1 devices will do. 1 x 1: does not fit")
+    assert explorer.drawing.alt.startswith("No mesh of 1 device will do. 1 x 1: does not fit")
 
 
 def test_the_parts_of_a_plan_add_up_to_its_time():

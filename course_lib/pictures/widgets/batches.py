@@ -9,6 +9,7 @@ import numpy
 from course_lib.data import BucketedBatches, Load, load_of
 from course_lib.pictures.svg import Drawing, box, legend, line, text
 from course_lib.pictures.widgets.explorer import Explorer, powers_of_two, slider, whole_number
+from course_lib.words import counted
 
 SHOWN = 40  # batches in the picture
 LEFT, TOP, WIDTH, HEIGHT = 60, 40, 420, 200
@@ -46,7 +47,7 @@ class BatchExplorer(Explorer):
             _bars(self.lengths, batches[:SHOWN]),
             _meters(load, ranks),
         ]
-        words = f"{tokens} tokens per batch, pools of {pool}, {ranks} {'rank' if ranks == 1 else 'ranks'}: {load}"
+        words = f"{tokens} tokens per batch, pools of {pool}, {counted(ranks, 'rank')}: {load}"
         return Drawing("".join(shapes), 740, TOP + HEIGHT + 34, words)
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from course_lib.pictures import schedule_chart as chart
-from course_lib.pictures.svg import SHEET, Drawing, box, element, text
+from course_lib.pictures.svg import SHEET, Drawing, box, element, line, text
 from course_lib.pictures.widgets.bench_results import (
     PACE,
-    after_the_end,
     bound_like,
     comparison,
-    describe_waiting,
     goal,
     named_schedules,
     run_paced,
     score_table,
     search_like,
-    stuck_line,
     why_stuck,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
@@ -172,121 +169,87 @@ class ScheduleBench(Explorer):
 
     def draw(self) -> Drawing:
         timed, waiting = simulate_until_stuck(self.schedule, self.own_costs)
-        placed = [*timed, *after_the_end(self.schedule, timed, self.own_costs)]
-        stages = len(self.schedule.stages)
-        unit = self._longest(placed)
-        scale = chart.WIDTH / unit
-        bottom = TOP + chart.ROW * stages
-        begun = {(step.stage, step.action) for step in timed}
-        begun_rows = [[action for action in row if (stage, action) in begun] for stage, row in self._rows]
-        held = [fullest(held_after_each(row)).share_of(self.schedule.pieces) for row in begun_rows]
-        stuck_at = makespan(timed) if waiting else None
+        end, stages = makespan(timed), len(self.schedule.stages)
+        # Actions that never start are placed after the point where everything has stopped.
+        begun, placed = {(step.stage, step.action) for step in timed}, list(timed)
+        held = []
+        for stage, actions in enumerate(self.schedule.stages):
+            started = [action for action in actions if (stage, action) in begun]
+            held.append(fullest(held_after_each(started)).share_of(self.schedule.pieces))
+            at = end
+            for action in (action for action in actions if (stage, action) not in begun):
+                placed.append(TimedAction(stage, action, at, at + self.own_costs.of(action, stage, self.schedule)))
+                at = placed[-1].end
+        longest = max(makespan(placed), makespan(self.ran) / PACE)  # the same scale for simulated and measured rows
+        scale, bottom = chart.WIDTH / longest, TOP + chart.ROW * stages
+        axis = "simulated, in units of a forward action" + (chart.DARKER if self.schedule.virtual > 1 else "")
         shapes = [
             chart.kinds_legend(placed, chart.LEFT, 16),
             chart.row_names(stages, TOP),
-            chart.idle_rows(stages, TOP, scale * (makespan(timed) if timed else unit)),
+            chart.idle_rows(stages, TOP, scale * (end if timed else longest)),
             self._boxes(placed, len(timed), scale),
             chart.held_bars(held, TOP),
-            chart.time_axis(
-                unit,
-                scale,
-                bottom,
-                "simulated, in units of a forward action" + (chart.DARKER if self.schedule.virtual > 1 else ""),
-            ),
-            "" if stuck_at is None else stuck_line(chart.LEFT + stuck_at * scale, TOP, bottom),
-            self._measured(scale, bottom + GAP),
+            chart.time_axis(longest, scale, bottom, axis),
         ]
-        height = bottom + 40 + (GAP + chart.ROW * stages if self.ran else 0)
+        if waiting:
+            x = chart.LEFT + end * scale
+            shapes += [line(x, TOP - 8, x, bottom, "dashed")]
+            shapes += [text(x + 4, TOP - 11, "from here on, every stage waits", "ink small")]
+        height = bottom + 40
+        if self.ran:
+            top, paced, sizes = bottom + GAP, scale / PACE, (self.schedule.chunks, self.schedule.virtual)
+            shapes += [
+                text(chart.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
+                chart.row_names(stages, top),
+                chart.idle_rows(stages, top, makespan(self.ran) * paced),
+                chart.plain_boxes(self.ran, paced, top, sizes),
+            ]
+            height += GAP + chart.ROW * stages
         simulation = None if waiting else Simulation(self.schedule, timed)
         bound = bound_like(self.schedule, self.own_costs) if simulation else None
         others = named_schedules(self.schedule, self.costs)
         below = score_table(simulation, others, self.found, bound) + written(self.schedule)
-        self._parts = self._words(simulation, waiting)
+        self._parts = self._words(simulation, waiting, others)
         return Drawing("".join(shapes), SHEET, height, " ".join(self._parts), below, parts=True)
-
-    @property
-    def _rows(self) -> list[tuple[int, tuple[Action, ...]]]:
-        return list(enumerate(self.schedule.stages))
-
-    @property
-    def _sizes(self) -> tuple[int, int]:
-        return self.schedule.chunks, self.schedule.virtual
-
-    def _longest(self, placed: Sequence[TimedAction]) -> float:
-        """Return the time that the picture's width represents, the same for simulated and measured rows."""
-        return max(makespan(placed), makespan(self.ran) / PACE)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
         """Draw the actions, each focusable and movable; those after `running` never start."""
-        place_of = {(stage, action): place for stage, actions in self._rows for place, action in enumerate(actions)}
+        place_of = {
+            (stage, action): place
+            for stage, actions in enumerate(self.schedule.stages)
+            for place, action in enumerate(actions)
+        }
         in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
         shapes = []
         for number, step in in_order:
-            label, starts = self.schedule.label(step.action), number < running
+            action, starts = step.action, number < running
+            left, width = chart.LEFT + step.start * scale, (step.end - step.start) * scale
+            top = TOP + chart.ROW * step.stage
+            class_, ink = (chart.color_class(action), chart.ink_on(action)) if starts else ("stuck", "ink")
+            drawn = box(left + 0.5, top, max(1.0, width - 1), chart.TALL, class_, rx=2)
+            # Without a color, the label shows the kind.
+            shown = chart.fitting_label(action, width, self.schedule.chunks, self.schedule.virtual, kind=not starts)
+            if shown:
+                middle = left + width / 2, top + chart.TALL / 2 + 4.5
+                drawn += text(*middle, shown, ink, "middle", aria_hidden="true")
+            label, place = self.schedule.label(action), place_of[step.stage, action]
             times = f"from {step.start:.4g} to {step.end:.4g}" if starts else "never starts"
-            place = place_of[step.stage, step.action]
-            shapes.append(
-                action_box(
-                    step.action,
-                    chart.LEFT + step.start * scale,
-                    (step.end - step.start) * scale,
-                    TOP + chart.ROW * step.stage,
-                    self._sizes,
-                    "" if starts else "stuck",
-                    data_item=f"{step.stage}:{label}",
-                    data_row=step.stage,
-                    data_place=place,
-                    tabindex=-1,
-                    role="button",
-                    aria_label=f"stage {step.stage}, number {place + 1}: {NAMES[step.action.kind]} {label}, {times}",
-                )
-            )
+            words = f"stage {step.stage}, number {place + 1}: {NAMES[action.kind]} {label}, {times}"
+            data = {"data_item": f"{step.stage}:{label}", "data_row": step.stage, "data_place": place}
+            shapes.append(element("g", drawn, **data, tabindex=-1, role="button", aria_label=words))
         return "".join(shapes)
 
-    def _measured(self, scale: float, top: float) -> str:
-        if not self.ran:
-            return ""
-        stages = len(self.schedule.stages)
-        scale = scale / PACE
-        return "".join(
-            [
-                text(chart.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
-                chart.row_names(stages, top),
-                chart.idle_rows(stages, top, makespan(self.ran) * scale),
-                chart.plain_boxes(self.ran, scale, top, self._sizes),
-            ]
-        )
-
-    def _words(self, simulation: Simulation | None, waiting: Sequence[Waiting]) -> list[str]:
+    def _words(
+        self, simulation: Simulation | None, waiting: Sequence[Waiting], others: Mapping[str, Simulation]
+    ) -> list[str]:
         """Return the news, the goal, and what the schedule does."""
-        if simulation is None:
-            words = f"Stuck: {why_stuck(self.schedule)}. {describe_waiting(waiting, self.schedule)}"
-        else:
-            words = comparison(simulation, named_schedules(self.schedule, self.costs))
+        words = comparison(simulation, others) if simulation else why_stuck(self.schedule, waiting)
         if self.ran and simulation:
             duration = makespan(self.ran)
             ratio = duration / PACE / simulation.makespan
             words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
-        towards = goal(simulation, named_schedules(self.schedule, self.costs), len(self.before)) if self.by_hand else ""
+        towards = goal(simulation, others, len(self.before)) if self.by_hand else ""
         return [part for part in (self.news, towards, words) if part]
-
-
-def action_box(
-    action: Action,
-    left: float,
-    width: float,
-    top: float,
-    sizes: tuple[int, int],
-    class_: str = "",
-    **attributes: object,
-) -> str:
-    """Draw one action. `sizes` are the schedule's chunks and virtual stages; the SVG group gets the `attributes`."""
-    shapes = [box(left + 0.5, top, max(1.0, width - 1), chart.TALL, class_ or chart.color_class(action), rx=2)]
-    label = chart.fitting_label(action, width, *sizes, kind=bool(class_))  # without a color, the label shows the kind
-    if label:
-        ink = "ink" if class_ else chart.ink_on(action)
-        shapes.append(text(left + width / 2, top + chart.TALL / 2 + 4.5, label, ink, "middle", aria_hidden="true"))
-    return element("g", *shapes, **attributes)
 
 
 def _item(item: str, schedule: Schedule) -> tuple[int, Action]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from course_lib.pictures.svg import line, table, text
+from course_lib.pictures.svg import table
 from course_lib.planning.actions import IllegalSchedule
 from course_lib.planning.schedule import Schedule, Waiting, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
-from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, makespan, measured, simulate
+from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, measured, simulate
+from course_lib.words import counted
 
 
 def named_schedules(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
@@ -35,23 +36,16 @@ def score_table(
     bound: float | None = None,
 ) -> str:
     """Return a table with your schedule, the named ones, the one that a search found, and the lower bound."""
-    rows = [_row("yours", yours)] if yours else [["yours", "never ends", "", "", ""]]
-    rows += [_row(name, simulation) for name, simulation in others.items()]
-    rows += [_row("found by the search", found)] if found else []
+    rows = [] if yours else [["yours", "never ends", "", "", ""]]
+    scored = {"yours": yours, **others, "found by the search": found}
+    for name, simulation in scored.items():
+        if simulation:
+            held = [100 * share.total for share in simulation.peak_share]
+            shares = f"{max(held):.3g}%", f"{sum(held) / len(held):.3g}%"
+            rows.append([name, f"{simulation.makespan:.4g}", f"{simulation.bubble:.1%}", *shares])
     rows += [] if bound is None else [["bound, with any memory", f"{bound:.4g}", "", "", ""]]
     head = ["schedule", "makespan", "bubble", "fullest stage holds", "all stages hold"]
     return table(head, rows, "Your schedule next to the named ones; what is held, as a share of the batch")
-
-
-def _row(name: str, simulation: Simulation) -> list[str]:
-    held = [share.total for share in simulation.peak_share]
-    return [
-        name,
-        f"{simulation.makespan:.4g}",
-        f"{simulation.bubble:.1%}",
-        f"{100 * max(held):.3g}%",
-        f"{100 * sum(held) / len(held):.3g}%",
-    ]
 
 
 def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
@@ -83,11 +77,10 @@ def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int)
     if _fullest(others["gpipe"]) <= least + 1e-9:
         return ""
     reached = yours and yours.makespan <= target * (1 + 1e-9) and _fullest(yours) <= least + 1e-9
-    counted = f"{moves} move{'s' * (moves != 1)}"
     if reached:
-        return f"✓ Goal reached in {counted}: GPipe's time in 1F1B's memory." if moves else ""
+        return f"✓ Goal reached in {counted(moves, 'move')}: GPipe's time in 1F1B's memory." if moves else ""
     held = f"no stage holds over {100 * least:.3g}%, as in 1F1B"
-    return f"Goal: makespan {target:.4g}, as in GPipe; {held}. So far: {counted}."
+    return f"Goal: makespan {target:.4g}, as in GPipe; {held}. So far: {counted(moves, 'move')}."
 
 
 def _fullest(simulation: Simulation) -> float:
@@ -125,40 +118,19 @@ def _question(schedule: Schedule) -> dict:
     }
 
 
-def after_the_end(schedule: Schedule, timed: Sequence[TimedAction], costs: ActionCosts) -> list[TimedAction]:
-    """Return the actions that never start, placed after the point where everything has stopped."""
-    completed = {(step.stage, step.action) for step in timed}
-    placed = []
-    for stage, actions in enumerate(schedule.stages):
-        at = makespan(timed)
-        for action in (step for step in actions if (stage, step) not in completed):
-            placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
-            at = placed[-1].end
-    return placed
-
-
-def stuck_line(x: float, top: float, bottom: float) -> str:
-    """Draw the line at which everything has stopped."""
-    return line(x, top - 8, x, bottom, "dashed") + text(x + 4, top - 11, "from here on, every stage waits", "ink small")
-
-
-def why_stuck(schedule: Schedule) -> str:
-    """Return what is wrong with this schedule; empty if it is legal."""
+def why_stuck(schedule: Schedule, waiting: Sequence[Waiting]) -> str:
+    """Return what is wrong with an illegal schedule, and which stage waits for which other one."""
+    reason = ""
     try:
         check(schedule)
-    except IllegalSchedule as reason:
-        return str(reason)
-    return ""
-
-
-def describe_waiting(waiting: Sequence[Waiting], schedule: Schedule) -> str:
-    """Return which stage waits for which other one."""
+    except IllegalSchedule as error:
+        reason = str(error)
     sentences = []
     for wait in waiting:
         stage, action = wait.needs
         whose = "its own" if stage == wait.stage else f"stage {stage}'s"
         sentences.append(f"stage {wait.stage} with {schedule.label(wait.action)} for {whose} {schedule.label(action)}")
-    return f"Who waits: {'; '.join(sentences)}."
+    return f"Stuck: {reason}. Who waits: {'; '.join(sentences)}."
 
 
 PACE = 0.02  # seconds per forward action
@@ -187,7 +159,10 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
 
     parts = schedule.stage_map.positions
     model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
-    pace = ActionCosts(PACE * _number(costs.forward), PACE * _number(costs.backward))
+    forward, backward = costs.forward, costs.backward
+    assert isinstance(forward, (int, float)), "the bench has one number for all stages"
+    assert isinstance(backward, (int, float)), "the bench has one number for all stages"
+    pace = ActionCosts(PACE * forward, PACE * backward)
     strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
     steps = max(2, schedule.chunks)
     batch = AddingProblem(schedule.micro_batches, lengths=(steps, steps)).batch(range(schedule.micro_batches))
@@ -195,7 +170,3 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
         dist.barrier()
         trace.recorder.spans.clear()
         strategy.step(batch)
-
-
-def _number(cost: object) -> float:
-    return float(cost)  # type: ignore[arg-type]  # the bench has one number for all stages

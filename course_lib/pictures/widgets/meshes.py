@@ -12,7 +12,7 @@ from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
 from course_lib.planning.plan import Plan, Work
 from course_lib.planning.planner import best_of_each_way, plans
-from course_lib.words import memory_in_words, time_in_words
+from course_lib.words import counted, memory_in_words, time_in_words
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20
 STEPS, VOCABULARY = 128, 50_000
@@ -121,14 +121,20 @@ class MeshExplorer(Explorer):
             all_plans = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
         except CannotPlace:
             all_plans = []
-        best = best_of_each_way(sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds)))
+        in_order = sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds))
+        best = sorted(best_of_each_way(in_order), key=lambda plan: (plan.bytes > memory, plan.seconds))
         fastest = min((plan.seconds for plan in best if plan.bytes <= memory), default=0.0)
-        candidates = [Candidate(_name(plan), plan, _why_not(plan, memory, fastest)) for plan in best]
+        names = [f"{plan.mesh}, {plan.neighbors}" if plan.neighbors else plan.mesh for plan in best]
+        reasons = [_why_not(plan, memory, fastest) for plan in best]
+        candidates = [Candidate(*found) for found in zip(names, best, reasons, strict=True)]
         divisors = {number for number in range(1, devices + 1) if devices % number == 0}
         for stages in sorted(divisors - {plan.stages for plan in best}):
             replicas = devices // stages
-            candidates.append(Candidate(f"{replicas} x {stages}", None, _why_impossible(work, replicas, stages)))
-        return sorted(candidates, key=lambda candidate: _place(candidate, memory))
+            reason = f"{replicas} replicas, but only {work.sequences} sequences"
+            if stages > len(work.blocks):
+                reason = f"{stages} stages, but only {len(work.blocks)} blocks to divide"
+            candidates.append(Candidate(f"{replicas} x {stages}", None, reason))
+        return candidates
 
     def draw(self) -> Drawing:
         everything = self.candidates()
@@ -156,7 +162,7 @@ class MeshExplorer(Explorer):
     def _words(self, candidates: list[Candidate]) -> str:
         best = candidates[0]
         if best.plan is None or best.reason:
-            return f"No mesh of {self.values['devices']} devices will do. {best.name}: {best.reason}."
+            return f"No mesh of {counted(self.values['devices'], 'device')} will do. {best.name}: {best.reason}."
         shares = {PARTS[part]: seconds / best.plan.seconds for part, seconds in best.parts.items()}
         spent = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
         sentence = (
@@ -167,19 +173,6 @@ class MeshExplorer(Explorer):
         for candidate in candidates[1:3]:
             sentence += f" {candidate.name}: {candidate.reason}."
         return sentence
-
-
-def _place(candidate: Candidate, memory: int) -> tuple[bool, bool, float]:
-    """Return a sort key: meshes that fit by time, then those that are too large, then the impossible ones."""
-    if candidate.plan is None:
-        return True, True, 0.0
-    return False, candidate.plan.bytes > memory, candidate.plan.seconds
-
-
-def _why_impossible(work: Work, replicas: int, stages: int) -> str:
-    if stages > len(work.blocks):
-        return f"{stages} stages, but only {len(work.blocks)} blocks to divide"
-    return f"{replicas} replicas, but only {work.sequences} sequences"
 
 
 def _why_not(plan: Plan, memory: int, fastest: float) -> str:
@@ -195,19 +188,12 @@ def _why_not(plan: Plan, memory: int, fastest: float) -> str:
 
 
 def _row(candidate: Candidate, longest: float, top: float) -> str:
-    shapes = [text(0, top + 15.5, candidate.name, "ink" if candidate.reason else "ink strong")]
-    x = float(LEFT)
-    if candidate.plan and not candidate.reason.startswith("does not fit"):
-        for part, seconds in candidate.parts.items():
-            shapes.append(box(x, top, WIDTH * seconds / longest, TALL, part))
-            x += WIDTH * seconds / longest
-    elif candidate.plan:
-        width = WIDTH * candidate.plan.seconds / longest
-        shapes.append(box(x, top, width, TALL, "stuck"))
-        x += width
-    words = candidate.reason.split(";")[0] or "the fastest that fits"
-    return "".join([*shapes, text(x + 8, top + 15.5, words, "ink" if candidate.reason else "ink strong")])
-
-
-def _name(plan: Plan) -> str:
-    return f"{plan.mesh}, {plan.neighbors}" if plan.neighbors else plan.mesh
+    ink, words = "ink" if candidate.reason else "ink strong", candidate.reason.split(";")[0] or "the fastest that fits"
+    parts = candidate.parts if candidate.plan else {}
+    if candidate.reason.startswith("does not fit"):
+        parts = {"stuck": sum(parts.values())}
+    shapes, x = [text(0, top + 15.5, candidate.name, ink)], float(LEFT)
+    for part, seconds in parts.items():
+        shapes.append(box(x, top, WIDTH * seconds / longest, TALL, part))
+        x += WIDTH * seconds / longest
+    return "".join([*shapes, text(x + 8, top + 15.5, words, ink)])
