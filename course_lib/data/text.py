@@ -97,7 +97,10 @@ class Corpus:
     ) -> Corpus:
         """Return the first `limit` characters of a UTF-8 text file, or all of it, as a corpus."""
         _check_limit(limit)
-        return cls.from_text(_read(Path(path), limit), unit, most_common)
+        with open_text(Path(path)) as file:
+            text = file.read(limit)
+        check_is_text(path, text)
+        return cls.from_text(text, unit, most_common)
 
     @classmethod
     def from_text(cls, text: str, unit: Unit = "word", most_common: int | None = None) -> Corpus:
@@ -117,10 +120,7 @@ class Corpus:
 
     def batch(self, indices: Iterable[int]) -> Batch:
         """Return these sentences, padded to the longest; the target of every step is the next token."""
-        chosen = [self.sentences[int(index)] for index in indices]
-        if not chosen:
-            return next_token_batch([self.tokens[:2]]).rows([])
-        return next_token_batch(chosen)
+        return next_token_batch([self.sentences[int(index)] for index in indices])
 
 
 class Streams:
@@ -184,7 +184,12 @@ def cut(text: str, unit: Unit = "word") -> list[str]:
 
 
 def next_token_batch(sentences: list[Tensor]) -> Batch:
-    """Return sentences of at least 2 tokens, padded to the longest; the target of every step is the next token."""
+    """Return sentences of at least 2 tokens, padded to the longest; the target of every step is the next token.
+
+    Without sentences it is an empty batch, of one step.
+    """
+    if not sentences:
+        return next_token_batch([torch.zeros(2, dtype=torch.int64)]).rows([])
     return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
 
 
@@ -206,14 +211,10 @@ def open_text(path: Path) -> Iterator[TextIO]:
         raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from error
 
 
-def _read(path: Path, limit: int | None) -> str:
-    with open_text(path) as file:
-        text = file.read(-1 if limit is None else limit)
+def check_is_text(path: str | Path, text: str) -> None:
+    """Raise CorpusError if what was read from a file has a zero character, which no text has."""
     if "\0" in text:
         raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
-    if not text:
-        raise CorpusError(f"{path} is empty: give a text of at least 2 tokens")
-    return text
 
 
 def _check_limit(limit: int | None) -> None:

@@ -183,9 +183,12 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     sizes = ModelSize(tuple(size_of(block) for _, block in model.numbered()))
     blocks = {place: predict_block_memory(place, block, batch, numbers) for place, block in model.numbered()}
     size = sizes.blocks[0].number_bytes
-    activations = (
-        _recomputed(sizes, batch, size) if savings.recompute else sum(block.activations for block in blocks.values())
-    )
+    activations = sum(block.activations for block in blocks.values())
+    if savings.recompute:  # the inputs of all LSTM layers, one layer's activations as a whole, and the other blocks'
+        layers = [block for block in sizes.blocks if block.kind == LSTM]
+        numbers_kept = sum(block.width for block in layers) + max((block.saved for block in layers), default=0)
+        others = (blocks[place].activations for place, block in sizes.numbered() if block.kind != LSTM)
+        activations = numbers_kept * batch.steps * batch.sequences * size + sum(others)
     parameters = sum(block.parameters for block in blocks.values()) * of_weight // size
     needs = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
     shares = {name: -(-needs[name] // savings.ranks) for name in SHARDED[savings.sharded]}
@@ -194,13 +197,3 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     copied = sum(blocks[place].parameters for place, block in model.numbered() if size_of(block).kind != EMBEDDING)
     copies = copied * of_activation // size if of_activation < of_weight else 0
     return Memory(**{**needs, **shares}, activations=activations * of_activation // size + copies)
-
-
-def _recomputed(model: ModelSize, batch: Batch | BatchSize, size: int) -> int:
-    """Return the bytes for the inputs of all LSTM layers and the projection, plus one layer's full activations."""
-    widths = [block.width for block in model.blocks if block.kind == LSTM]
-    cells = batch.steps * batch.sequences * size
-    way_out = sum(
-        predict_block_memory(place, block, batch).activations for place, block in model.numbered() if block.kind != LSTM
-    )
-    return cells * (sum(widths) + NUMBERS_PER_UNIT * max(widths, default=0)) + way_out

@@ -11,17 +11,17 @@ at the very end, by the global count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.data import Batch
-from course_lib.launchers import private_doors
+from course_lib.lstm.fast import Stacks, run_lstm
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.machine import device
 
@@ -46,7 +46,6 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 buffer.data.copy_(values)  # hidden from autograd: a graph may have saved it, as BatchNorm's does
 
 
-Run = tuple[tuple[int, Any], ...]  # (place, block) of adjacent LSTM layers with the same width, or of one other block
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 States = dict[int, State]  # by the block's place in the model; blocks without a state are left out
 
@@ -103,10 +102,7 @@ class Recurrent(nn.Module):
         return BlockSize(LSTM, self.lstm.hidden_size, self.lstm.hidden_size)
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        if inputs.is_cuda:
-            keep_flat(self.lstm)
-        inputs, state = as_computed(inputs), state and (as_computed(state[0]), as_computed(state[1]))
-        return self.lstm(inputs, state)
+        return run_lstm(self.lstm, inputs, state)
 
 
 class SequenceModel(nn.Module):
@@ -120,20 +116,25 @@ class SequenceModel(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleDict({str(place): block for place, block in blocks.items()})
         self.one_call: bool | None = None
-        self._runs = [tuple(run) for _, run in groupby(self.numbered(), key=_stacks_with)]
-        self._stacks: dict[int, Stack] = {}  # by the place of their first layer
+
+        def run_of(numbered: tuple[int, Any]) -> Any:
+            place, block = numbered
+            return block.width if type(block) is Recurrent else (place,)
+
+        # Adjacent LSTM layers of the same width make one run, each other block a run of its own.
+        self._runs = [tuple(run) for _, run in groupby(self.numbered(), key=run_of)]
+        self._stacks = Stacks()
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """Return the outputs of the last block, and the new state of every block that has one."""
         outputs, states, new_states = inputs, states or {}, {}
         for run in self._runs:
-            if len(run) > 1 and self._in_one_call(run, outputs):
-                outputs, run_states = self._stack(run)(outputs, [states.get(place) for place, _ in run])
+            if stack := self._stacks.of(run, outputs, self.one_call):
+                outputs, run_states = stack(outputs, [states.get(place) for place, _ in run])
                 new_states |= zip((place for place, _ in run), run_states, strict=True)
                 continue
-            zero = outputs.new_zeros(1, outputs.shape[1], run[0][1].width) if len(run) > 1 else None
             for place, block in run:
-                outputs, state = block(outputs, states.get(place, zero if zero is None else (zero, zero)))
+                outputs, state = block(outputs, states.get(place))
                 if state is not None:
                     new_states[place] = state
         return outputs, new_states
@@ -141,22 +142,6 @@ class SequenceModel(nn.Module):
     def numbered(self) -> list[tuple[int, Any]]:
         """Return (place, block) pairs, in order."""
         return [(int(place), block) for place, block in self.blocks.items()]
-
-    def _in_one_call(self, run: Run, inputs: Tensor) -> bool:
-        """Return whether these LSTM layers run in one call. Blocks with a forward hook run one by one."""
-        if self.one_call is False or (self.one_call is None and not pays(run[0][1].width, inputs)):
-            return False
-        return not any(private_doors.has_forward_hooks(block) for _, block in run)
-
-    def _stack(self, run: Run) -> Stack:
-        layers = [block.lstm for _, block in run]
-        stack = self._stacks.get(run[0][0])
-        if stack is None or not stack.is_of(layers):
-            stack = self._stacks[run[0][0]] = Stack(layers)
-        return stack
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stacks": {}}  # a copy builds stacks of the copied weights
 
     def part(self, start: int, stop: int) -> SequenceModel:
         """Return the blocks at places `start` to `stop - 1`: the same modules, not copies."""
@@ -187,12 +172,6 @@ def lstm_model(
     return SequenceModel(dict(enumerate([way_in, *(Recurrent(hidden) for _ in range(layers)), way_out])))
 
 
-def _stacks_with(numbered: tuple[int, Any]) -> tuple:
-    """Return a key that is equal for blocks that may run in one call: LSTM layers of the same width."""
-    place, block = numbered
-    return ("layer", block.width) if type(block) is Recurrent else ("block", place)
-
-
 def detach_states(states: States) -> States:
     """Return the same states, detached from their graph: the gradient stops here."""
     return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}
@@ -217,72 +196,3 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     targets = batch.targets.masked_fill(~batch.mask, ignored)
     total = functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=ignored, reduction="sum")
     return total, batch.mask.sum()
-
-
-# One call was faster on an H200 from these hidden sizes up (tests/bench). In half precision the kernels are short, so
-# what matters is how fast the host can launch them, and one call per layer launches fewer.
-WIDE, WIDE_IN_HALF = 512, 2048
-
-
-def pays(hidden: int, inputs: Tensor) -> bool:
-    """Return whether one call for several layers is expected to be faster than one call per layer."""
-    in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
-    return inputs.is_cuda and hidden >= (WIDE_IN_HALF if in_half else WIDE)
-
-
-class Stack:
-    """LSTM layers of the same width as a single `nn.LSTM` that *shares the layers' parameters*.
-
-    On a GPU, cuDNN runs a stack of layers as a wavefront: while one layer is at step t, the next is at step t-1. This
-    is faster than layer after layer if the layers are wide, but not if they are narrow; `pays` uses measured
-    thresholds. One call is also one node of the autograd graph: all its gradients become available at the same time, so
-    a strategy that sends gradients during the backward pass runs the layers separately.
-    """
-
-    def __init__(self, layers: Sequence[nn.LSTM]) -> None:
-        self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
-        hidden = layers[0].hidden_size
-        self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
-        for number, layer in enumerate(layers):
-            for name, parameter in layer.named_parameters():
-                setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
-
-    def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
-        """Return whether these layers still have the weights that the stack was built from."""
-        now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
-        return all(a is b for a, b in zip(now, self.weights, strict=True))
-
-    def __call__(self, inputs: Tensor, states: Sequence[State | None]) -> tuple[Tensor, list[State]]:
-        """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
-        if inputs.is_cuda:
-            keep_flat(self.lstm)
-        inputs, initial = as_computed(inputs), None
-        if any(state is not None for state in states):
-            zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
-            pairs = [state if state is not None else (zeros, zeros) for state in states]
-            initial = tuple(as_computed(torch.cat(layers)) for layers in zip(*pairs, strict=True))
-        outputs, (h, c) = self.lstm(inputs, initial)
-        return outputs, list(zip(h.split(1), c.split(1), strict=True))
-
-
-def as_computed(tensor: Tensor) -> Tensor:
-    """Cast a tensor on the CPU to the active autocast dtype, if there is one; return any other tensor unchanged.
-
-    oneDNN assumes that every CPU has half-precision arithmetic, and fails otherwise. On a GPU, PyTorch casts the inputs
-    of cuDNN's LSTM to float16, no matter which dtype autocast was given (pytorch/pytorch#42385), so casting here would
-    only add a round trip between layers.
-    """
-    if not tensor.is_cpu or not torch.is_autocast_enabled("cpu"):
-        return tensor
-    return tensor.to(torch.get_autocast_dtype("cpu"))
-
-
-def keep_flat(lstm: nn.LSTM) -> None:
-    """Put the weights on a GPU into one contiguous buffer for cuDNN, which would otherwise copy them at each call.
-
-    A layer may run sometimes alone and sometimes in a stack. The two need different orders, so each run restores one.
-    """
-    weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
-    if getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):
-        lstm.flatten_parameters()
-        lstm.flat_at = (weight.data_ptr(), bias.data_ptr())

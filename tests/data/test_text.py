@@ -114,7 +114,7 @@ def test_a_rank_with_nothing_to_do_gets_a_batch_of_no_sequences():
     [
         ("notes.bin", b"text, then\0a zero", "does not look like text: give a UTF-8 text file"),
         ("latin.txt", "déjà vu".encode("latin-1"), "does not look like text: give a UTF-8 text file"),
-        ("empty.txt", b"", "is empty: give a text of at least 2 tokens"),
+        ("empty.txt", b"", "fewer than 2 tokens"),
         ("blank.txt", b" \n ", "fewer than 2 tokens"),
         ("short.txt", b"word", "fewer than 2 tokens"),
     ],

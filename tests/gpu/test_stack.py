@@ -9,7 +9,8 @@ import torch
 
 from course_lib import device, launch
 from course_lib.data import AddingProblem
-from course_lib.lstm.model import Stack, lstm_model
+from course_lib.lstm.fast import Stack
+from course_lib.lstm.model import lstm_model
 from tests.lstm import test_stack as on_cpu
 
 pytestmark = [

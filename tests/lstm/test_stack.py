@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from course_lib.data import AddingProblem
-from course_lib.lstm.model import SequenceModel, Stack, lstm_model, squared_error
+from course_lib.lstm.fast import Stack
+from course_lib.lstm.model import SequenceModel, lstm_model, squared_error
 
 BATCH = AddingProblem(5, lengths=(3, 7), dtype=torch.float64).batch(range(5))
 

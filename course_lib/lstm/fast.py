@@ -1,0 +1,94 @@
+"""What makes the LSTM fast on a GPU: wide layers run in one call of cuDNN, and their weights stay in one buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.launchers import private_doors
+
+# One call was faster on an H200 from these hidden sizes up (tests/bench). In half precision the kernels are short, so
+# what matters is how fast the host can launch them, and one call per layer launches fewer.
+WIDE, WIDE_IN_HALF = 512, 2048
+
+
+class Stack:
+    """LSTM layers of the same width as a single `nn.LSTM` that *shares the layers' parameters*.
+
+    On a GPU, cuDNN runs a stack of layers as a wavefront: while one layer is at step t, the next is at step t-1. This
+    is faster than layer after layer if the layers are wide, but not if they are narrow. One call is also one node of
+    the autograd graph: all its gradients become available at the same time, so a strategy that sends gradients during
+    the backward pass runs the layers separately.
+    """
+
+    def __init__(self, layers: Sequence[nn.LSTM]) -> None:
+        self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+        hidden = layers[0].hidden_size
+        self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
+        for number, layer in enumerate(layers):
+            for name, parameter in layer.named_parameters():
+                setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
+
+    def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
+        """Return whether these layers still have the weights that the stack was built from."""
+        now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+        return all(a is b for a, b in zip(now, self.weights, strict=True))
+
+    def __call__(self, inputs: Tensor, states: Sequence[Any]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
+        initial = None
+        if any(state is not None for state in states):
+            zeros = inputs.new_zeros(1, inputs.shape[1], self.lstm.hidden_size)
+            pairs = [state if state is not None else (zeros, zeros) for state in states]
+            initial = tuple(torch.cat(layers) for layers in zip(*pairs, strict=True))
+        outputs, (h, c) = run_lstm(self.lstm, inputs, initial)
+        return outputs, list(zip(h.split(1), c.split(1), strict=True))
+
+
+class Stacks:
+    """The stacks of a model, by the place of their first layer. A copy of a model builds stacks of its own weights."""
+
+    def __init__(self) -> None:
+        self._built: dict[int, Stack] = {}
+
+    def __reduce__(self) -> tuple[type[Stacks], tuple[()]]:
+        return Stacks, ()
+
+    def of(self, run: Sequence[tuple[int, Any]], inputs: Tensor, one_call: bool | None) -> Stack | None:
+        """Return the stack of these (place, block) pairs, or None if they run one by one.
+
+        `one_call` decides; None leaves it to the width. Blocks with a forward hook run one by one.
+        """
+        if one_call is None:
+            in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
+            one_call = inputs.is_cuda and run[0][1].width >= (WIDE_IN_HALF if in_half else WIDE)
+        if len(run) < 2 or not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
+            return None
+        layers, first = [block.lstm for _, block in run], run[0][0]
+        if first not in self._built or not self._built[first].is_of(layers):
+            self._built[first] = Stack(layers)
+        return self._built[first]
+
+
+def run_lstm(lstm: nn.LSTM, inputs: Tensor, state: Any) -> Any:
+    """Call the layers, with weights and inputs as they are computed fastest.
+
+    cuDNN copies weights on a GPU at each call unless they lie in one contiguous buffer. A layer may run sometimes alone
+    and sometimes in a stack. The two need different orders, so each run restores one.
+
+    Under autocast, inputs on a CPU are cast here: oneDNN assumes that every CPU has half-precision arithmetic, and
+    fails otherwise. On a GPU, PyTorch casts the inputs of cuDNN's LSTM to float16, no matter which dtype autocast was
+    given (pytorch/pytorch#42385), so casting here would only add a round trip between layers.
+    """
+    if inputs.is_cuda:
+        weight, bias = cast(Tensor, lstm.weight_ih_l0), cast(Tensor, lstm.bias_ih_l0)
+        if getattr(lstm, "flat_at", None) != (weight.data_ptr(), bias.data_ptr()):
+            lstm.flatten_parameters()
+            lstm.flat_at = (weight.data_ptr(), bias.data_ptr())
+    elif inputs.is_cpu and torch.is_autocast_enabled("cpu"):
+        half = torch.get_autocast_dtype("cpu")
+        inputs, state = inputs.to(half), state and tuple(part.to(half) for part in state)
+    return lstm(inputs, state)
