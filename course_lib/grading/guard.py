@@ -15,8 +15,7 @@ from course_lib.grading.limits import Limits, uses_more_than
 from course_lib.launchers.process.patience import FairTime, descendants, family
 
 TOO_MUCH_MEMORY = "it used too much memory"
-AT_WORK = 0.1  # of a core: a sandbox that uses less is resting
-LONG = 5.0  # seconds of rest, less than any time limit on an answer
+LONG = 5.0  # seconds of sleep, less than any time limit on an answer
 
 
 class Guard:
@@ -33,10 +32,7 @@ class Guard:
         assert isinstance(process.stdout, BufferedReader)
         self._stdin, self._stdout = process.stdin, process.stdout
         self.group = group
-        self._time = FairTime(
-            limits.patience, lambda: family(process.pid), group and group.cpu_seconds, most_disk=limits.seconds
-        )
-        self._rest, self._looked = 0.0, (0.0, 0.0)  # seconds of rest; time and CPU time when we last looked
+        self._time = FairTime(limits.patience, lambda: family(process.pid), group and group.cpu_seconds)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def converse(self, job: bytes) -> list[bytes]:
@@ -56,14 +52,7 @@ class Guard:
 
     def rested(self) -> bool:
         """Whether it slept, or its processes waited for each other, long enough to explain a time limit that it hit."""
-        return self._rest > LONG
-
-    def _note_rest(self) -> None:
-        work = self._time.work
-        passed, used = work.seconds - self._looked[0], work.cpu - self._looked[1]
-        if passed >= 1:
-            self._rest += passed if used < AT_WORK * passed else 0.0
-            self._looked = (work.seconds, work.cpu)
+        return self._time.slept > LONG
 
     def end(self) -> None:
         """Kill everything: when the sandbox's first process dies, all others die with it."""
@@ -93,7 +82,6 @@ class Guard:
                 self._stop(TOO_MUCH_MEMORY)
             elif self.stop.wait(0.1):
                 self._stop("somebody interrupted it")
-            self._note_rest()
 
     def _uses_too_much_memory(self) -> bool:
         inside = list(descendants(self.process.pid))

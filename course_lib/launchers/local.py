@@ -18,7 +18,7 @@ from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, explain_failure
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import messages, pickling
-from course_lib.launchers.process.folders import hurried, hurry_file_named, use_own_folder
+from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import FairTime, Patience, family
@@ -40,7 +40,12 @@ class Cluster(Protocol):
         ...
 
 
-PRELOADED = ["course_lib.launchers.process.preload"]  # imported once, in the fork server; it imports the others
+PRELOADED = (  # imported once, in the fork server: what is missing here, each rank would import again
+    *("torch", "torch.distributed", "torch.nn.parallel"),
+    *("course_lib.launchers.process.supervisor", "course_lib.launchers.live.tasks"),
+    # torch imports `_dynamo`, which takes as long as torch, when a model is first wrapped or optimized.
+    *("torch._dynamo", "torch.distributed.fsdp", "course_lib.training", "torch.distributed.checkpoint"),
+)
 MAX_RANKS = 64
 MAX_TIMEOUT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
 
@@ -120,7 +125,7 @@ def warm_up(modules: Sequence[str] = PRELOADED) -> None:
         use_own_folder()
         multiprocessing.set_forkserver_preload(list(modules))
         resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask Ctrl-C
-        with _ignoring_interrupts(), hurry_file_named():
+        with _ignoring_interrupts():
             forkserver.ensure_running()
 
 
@@ -211,8 +216,7 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
     with _explained_limits():
         notebook_end, supervisor_end = context.Pipe()
         process = context.Process(target=supervise, args=(spec, supervisor_end, ranks_method), name="supervisor")
-        with hurried() if spec.live else contextlib.nullcontext():
-            _start(process)
+        _start(process)
     supervisor_end.close()
     try:
         yield notebook_end, process.pid or 0

@@ -24,8 +24,7 @@ from course_lib.grading.limits import Limits
 from course_lib.grading.records import Mark
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import find_submissions
-from course_lib.launchers.process import patience
-from course_lib.launchers.process.patience import FairTime, Patience, WorkClock, _Thread
+from course_lib.launchers.process.patience import FairTime, Patience
 from tests.checks.class_of import EXERCISE, SOLUTION, hand_in, need_a_sandbox
 from tests.checks.under_load import busy, grade_under_load, hand_in_solutions
 
@@ -38,43 +37,6 @@ def call(answer, **inputs):
     return answer(**inputs)
 
 
-def test_a_wait_for_a_core_does_not_count_and_is_not_left_out_twice():
-    thread = _Thread(ran=1.0, delayed=0.0, state="R")
-    thread, lost = thread.after(1.0, 0.0, "R", 0.25)  # it waits still: its account does not know it yet
-    assert lost == 0.25
-    thread, lost = thread.after(1.1, 0.40, "R", 0.25)  # it has run: now the account knows the whole wait
-    assert lost == pytest.approx(0.15)
-    thread, lost = thread.after(1.1, 0.40, "S", 0.25)
-    assert lost == 0.0, "who sleeps is not kept from anything"
-
-
-def test_a_wait_that_began_in_an_earlier_interval_is_taken_back(monkeypatch):
-    """It runs for 10 ms and waits for 280; the account knows that only when the wait has ended."""
-    samples = iter([(0.0, 0.0, "R"), (0.01, 0.0, "R"), (0.01, 0.0, "R"), (0.02, 0.28, "R")])
-    now = iter([0.0, 0.1, 0.2, 0.3])
-    thread = {}
-
-    def run_and_delay(_):
-        thread["ran"], thread["delayed"], thread["state"] = next(samples)
-        return thread["ran"], thread["delayed"]
-
-    monkeypatch.setattr(patience.time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(patience, "threads", lambda pid: ["thread"])
-    monkeypatch.setattr(patience, "run_and_delay", run_and_delay)
-    monkeypatch.setattr(patience, "state", lambda path: thread["state"])
-    monkeypatch.setattr(patience, "cpu_seconds", lambda pid: 0.0)
-    clock = WorkClock(lambda: [1])
-    clock._sees = True
-    for _ in range(3):
-        clock.look()
-    assert clock.seconds == pytest.approx(0.02)
-
-
-def test_who_waits_for_the_disk_is_kept_from_work():
-    assert _Thread(1.0, 0.0, "D").after(1.0, 0.0, "D", 0.25)[1] == 0.25
-    assert _Thread(1.0, 0.0, "S").after(1.0, 0.0, "S", 0.25)[1] == 0.0
-
-
 @pytest.mark.slow
 @needs_schedstat
 def test_on_a_core_shared_with_three_others_the_time_of_the_others_does_not_count():
@@ -82,12 +44,26 @@ def test_on_a_core_shared_with_three_others_the_time_of_the_others_does_not_coun
     work = f"import os, time\nos.sched_setaffinity(0, [{core}])\nwhile time.process_time() < 0.3: pass"
     with busy(3, core):
         worker = subprocess.Popen([sys.executable, "-S", "-c", work])
-        clock = WorkClock(lambda: [worker.pid])
+        began, clock = time.monotonic(), FairTime(Patience(1e9, 1e9, 1e9), lambda: [worker.pid])
         while worker.poll() is None:
-            clock.look()
+            clock.over()
             time.sleep(0.02)
-    assert clock.wall > 0.6
-    assert clock.seconds < clock.wall / 3
+        took = time.monotonic() - began
+    assert took > 0.6
+    assert clock.seconds < took / 2
+
+
+def test_who_sleeps_uses_up_its_time_and_is_known_to_have_slept():
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    clock = FairTime(Patience(0.5, cpu=1e9, longest=1e9), lambda: [sleeper.pid])
+    try:
+        while not (spent := clock.over()):
+            time.sleep(0.05)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert spent == "0.5 s"
+    assert clock.slept > 0.4
 
 
 def computes_for(seconds):
@@ -208,26 +184,6 @@ def test_a_submission_that_a_clock_stopped_is_run_again_as_a_whole_and_flagged_i
     assert (len(given[1][0].tasks), result.lines, result.by_clock) == (4, [RETURNED, END], False)
     scripted(monkeypatch, first, first)
     assert run_02(Limits()).by_clock
-
-
-def test_waits_for_the_disk_count_once_they_are_more_than_any_submission_needs(monkeypatch):
-    """Whoever drops what was read from the cache and reads it again waits for the disk for as long as they like."""
-    from course_lib.launchers.process import patience
-
-    now = [0.0]
-    monkeypatch.setattr(patience.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(patience, "threads", lambda _: ["/proc/1/task/1"])
-    monkeypatch.setattr(patience, "run_and_delay", lambda _: (1.0, 0.0))
-    monkeypatch.setattr(patience, "state", lambda _: "D")
-    monkeypatch.setattr(patience, "cpu_seconds", lambda _: 0.0)
-    limited, patient = patience.WorkClock(lambda: [1], most_disk=10), patience.WorkClock(lambda: [1])
-    limited._sees = patient._sees = True
-    for _ in range(30):
-        now[0] += 1.0
-        limited.look()
-        patient.look()
-    assert patient.seconds == pytest.approx(0, abs=2)
-    assert limited.seconds == pytest.approx(20, abs=2)
 
 
 def test_a_submission_that_slept_is_not_run_again(monkeypatch):

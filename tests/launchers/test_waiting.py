@@ -10,8 +10,8 @@ import pytest
 from course_lib.launchers.diagnosis.errors import Interrupted, in_one_line
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.launchers.process import listener
-from course_lib.launchers.process.lifetime import LineReader
 from course_lib.launchers.process.progress_bar import LiveLine
+from course_lib.launchers.process.rank_handle import LineReader
 
 SOON = "from course_lib.launchers.process import listener\nlistener.QUIET = listener.LOOK_EVERY = 0.2"
 ONE_DOES_NOT_COME = """def train():

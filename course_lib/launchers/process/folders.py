@@ -23,8 +23,6 @@ PREFIX = "course_lib-"
 LOCK = "in_use"
 MIN_AGE = 60.0  # seconds: a brand-new folder may not be locked yet
 MAX_PATH = 55  # bytes: a socket's path may have 108, and we append about 40
-HURRY_FILE = "COURSE_LIB_HURRY_FILE"  # in the environment of the server that ranks are forked from
-MAX_AGE = 86_400.0  # seconds: a folder without a lock file may belong to an older version of this library
 
 
 @contextlib.contextmanager
@@ -32,18 +30,11 @@ def temporary_folder() -> Iterator[str]:
     """Yield a folder that is removed when the block ends, even on error. After a kill, the next launch removes it."""
     folder = tempfile.mkdtemp(prefix=PREFIX)
     try:
-        with locked(folder):
+        with open(Path(folder, LOCK), "w") as file:
+            _lock(file)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Lock the folder: it is in use as long as this process, or one forked from it, lives."""
-    with open(Path(folder, LOCK), "w") as file:
-        _lock(file)
-        yield
 
 
 def use_own_folder() -> None:
@@ -54,39 +45,33 @@ def use_own_folder() -> None:
     configuration = private_doors.process_configuration()
     if sys.platform == "win32" or configuration.get("tempdir") is not None:
         return
-    folder = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
-    lock = locked(folder)
-    lock.__enter__()  # until the process ends
-    configuration["tempdir"] = folder
-    last = -100  # after everything that might still have a file there
-    util.Finalize(None, _forget, args=(folder, lock), exitpriority=last)
+    folder = configuration["tempdir"] = tempfile.mkdtemp(prefix=PREFIX, dir=_short_folder())
+    file = open(Path(folder, LOCK), "w")  # noqa: SIM115  (open until the process ends)
+    _lock(file)
+
+    def forget() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        file.close()
+        configuration["tempdir"] = None
+
+    util.Finalize(None, forget, exitpriority=-100)  # after everything that might still have a file there
 
 
-@contextlib.contextmanager
-def hurry_file_named() -> Iterator[None]:
-    """Pass the path of the hurry file to a server that is started in this block."""
-    os.environ[HURRY_FILE] = str(_hurry_file())
-    try:
-        yield
-    finally:
-        os.environ.pop(HURRY_FILE, None)
-
-
-@contextlib.contextmanager
-def hurried() -> Iterator[None]:
-    """Inside this block, the server that ranks are forked from forks before it has imported everything."""
-    use_own_folder()
-    file = _hurry_file()
-    with contextlib.suppress(OSError):
-        file.touch()
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-
-
-def _hurry_file() -> Path:
-    return Path(util.get_temp_dir(), "hurry")
+def sweep_temporary_folders() -> None:
+    """Remove the folders that no process uses any more."""
+    if sys.platform == "win32":
+        return
+    for folder in {
+        found for parent in (tempfile.gettempdir(), _short_folder()) for found in Path(parent).glob(f"{PREFIX}*")
+    }:
+        with contextlib.suppress(OSError):  # not ours to open, or without a lock
+            info = folder.lstat()
+            if info.st_uid != os.getuid() or time.time() - info.st_mtime < MIN_AGE or folder.is_symlink():
+                continue
+            with open(folder / LOCK, "r+") as file:
+                unused = _lock(file)
+            if unused:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _short_folder() -> str:
@@ -94,38 +79,6 @@ def _short_folder() -> str:
     usual = tempfile.gettempdir()
     fits = len(os.fsencode(usual)) <= MAX_PATH
     return usual if fits or not os.access("/tmp", os.W_OK) else "/tmp"
-
-
-def _forget(folder: str, lock: contextlib.AbstractContextManager[None]) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    lock.__exit__(None, None, None)
-    private_doors.process_configuration()["tempdir"] = None
-
-
-def sweep_temporary_folders() -> None:
-    """Remove the folders that are no longer in use."""
-    if sys.platform == "win32":
-        return
-    for parent in {tempfile.gettempdir(), _short_folder()}:
-        with contextlib.suppress(OSError), os.scandir(parent) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.name.startswith(PREFIX) and _is_ours(entry) and not _in_use(Path(entry.path)):
-                        shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _is_ours(entry: os.DirEntry[str]) -> bool:
-    """Return whether this is a real folder, owned by this user, and not brand-new."""
-    info = entry.stat(follow_symlinks=False)
-    return entry.is_dir(follow_symlinks=False) and info.st_uid == os.getuid() and time.time() - info.st_mtime > MIN_AGE
-
-
-def _in_use(folder: Path) -> bool:
-    try:
-        with open(folder / LOCK, "r+") as file:
-            return not _lock(file)
-    except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime < MAX_AGE
 
 
 def _lock(file: IO[str]) -> bool:

@@ -1,15 +1,13 @@
 """How long to wait for processes on a machine that may be busy with something else.
 
-In wall-clock time, a correct program takes ten times as long if ten others are running. So we count only the time it
-*could* have used: time in which one of its threads was runnable but had no core, or was waiting for the disk, does not
-count. We also limit the CPU time it uses and, as a last resort, the wall-clock time. The numbers for a process and its
+In wall-clock time, a correct program takes ten times as long if ten others are running. So we count the CPU time that
+it gets and the time it sleeps, and limit the wall-clock time only as a last resort. The numbers for a process and its
 descendants come from /proc, on systems that have it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -51,15 +49,6 @@ def state(thread: str) -> str:
     return next(iter(_fields(f"{thread}/stat")), "")
 
 
-def run_and_delay(thread: str) -> tuple[float, float] | None:
-    """Return the seconds a thread has run, and the seconds it was runnable but had no core."""
-    try:
-        ran, delayed, _ = Path(f"{thread}/schedstat").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return int(ran) / 1e9, int(delayed) / 1e9
-
-
 def threads(pid: int) -> list[str]:
     """Return the /proc folders of a process's threads."""
     try:
@@ -77,7 +66,9 @@ def _fields(path: str) -> list[str]:
 
 
 TICK = 0.25  # seconds between two measurements
-BLIND = 4.0  # wall-clock seconds that count as one, on systems that don't report waits for a core
+AT_WORK = 0.1  # of a core: processes that use less, and don't wait for one, are asleep
+BLIND = 4.0  # wall-clock seconds that count as one, on systems without /proc
+SEES = Path("/proc/self/stat").exists()
 
 
 class Deadline(Protocol):
@@ -124,89 +115,46 @@ class Patience:
 
 
 class FairTime:
-    """A `Deadline` that tracks how much of a `Patience` some processes have used up."""
+    """A `Deadline` that counts the seconds in which the machine let some processes work, or in which they slept.
+
+    Each look adds the CPU time of the busiest process since the last one; or all of the time, if every thread slept.
+    While a thread is runnable or waits for the disk, the time that it does not get is not its fault.
+    """
 
     def __init__(
         self,
         patience: Patience,
         processes: Callable[[], Iterable[int]],
         cpu: Callable[[], float | None] | None = None,
-        most_disk: float = math.inf,
     ) -> None:
-        self.patience, self.work = patience, WorkClock(processes, most_disk)
-        self._cpu = cpu or (lambda: None)  # a count that includes processes that have ended
+        self.patience, self._processes = patience, processes
+        self._cpu_of_group = cpu or (lambda: None)  # a count that includes processes that have ended
+        self.seconds = self.cpu = 0.0
+        self.slept = self._sleep = 0.0  # seconds of the longest sleep, and of the current one
+        self._started_at = self._last = time.monotonic()
+        self._used = {pid: cpu_seconds(pid) for pid in processes()}
+        self._used_before = sum(self._used.values())
 
     def look_again_in(self) -> float:
         return TICK
 
     def over(self) -> str:
-        self.work.look()
-        if max(self.work.cpu, self._cpu() or 0.0) > self.patience.cpu:
-            return f"{self.patience.cpu:g} s of CPU time"
-        if self.work.seconds > self.patience.seconds:
-            return f"{self.patience.seconds:g} s"
-        if self.work.wall > self.patience.longest:
-            return f"{self.patience.longest:g} s on a busy machine"
-        return ""
-
-
-class WorkClock:
-    """Samples processes to count the seconds in which the machine let them work.
-
-    The kernel adds a wait for a core to a thread's account when the wait ends. A wait in progress shows in the thread's
-    state: runnable in two samples in a row, without having run. We do not count it again when it ends. If a wait turns
-    out to have begun in an earlier interval, which we counted as work, we take that part back.
-    """
-
-    def __init__(self, processes: Callable[[], Iterable[int]], most_disk: float = math.inf) -> None:
-        self._processes = processes
-        self._disk_left = most_disk  # seconds: a process that waits longer for the disk does so on purpose
-        self._started_at = self._last = time.monotonic()
-        self._sees = Path("/proc/self/schedstat").exists()
-        self._threads: dict[str, _Thread] = {}
-        self._cpu_before: float | None = None
-        self.seconds = self.cpu = self.wall = 0.0
-        self._look_at_threads(0.0)
-
-    def look(self) -> None:
-        """Update the numbers."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        self.wall = now - self._started_at
-        delayed = self._look_at_threads(passed) if self._sees else passed * (1 - 1 / BLIND)
-        self.seconds = max(0.0, self.seconds + passed - delayed)
-
-    def _look_at_threads(self, passed: float) -> float:
-        """Return for how many of the `passed` seconds, and of those before, a thread was kept from working."""
-        processes, seen_threads, delayed, disk_delay, earlier = list(self._processes()), {}, 0.0, 0.0, 0.0
-        first = self._cpu_before is None
-        for path in (thread for pid in processes for thread in threads(pid)):
-            if times := run_and_delay(path):
-                before = self._threads.get(path) or _Thread(*(times if first else (0.0, 0.0)))
-                seen_threads[path], delay = before.after(*times, state(path), passed)
-                delayed += delay if seen_threads[path].state != "D" or self._disk_left > 0 else 0.0
-                disk_delay = max(disk_delay, delay if seen_threads[path].state == "D" else 0.0)
-                earlier = max(earlier, delay - passed if path in self._threads else 0.0)
-        self._disk_left -= disk_delay
-        self._threads = seen_threads
-        cpu = sum(map(cpu_seconds, processes))
-        self._cpu_before = cpu if self._cpu_before is None else self._cpu_before
-        self.cpu = max(self.cpu, cpu - self._cpu_before)
-        return min(delayed, passed) + earlier
-
-
-@dataclass(frozen=True)
-class _Thread:
-    ran: float
-    delayed: float
-    state: str = ""
-    in_advance: float = 0.0  # seconds of a wait that we counted before it ended
-
-    def after(self, ran: float, delayed: float, state: str, passed: float) -> tuple[_Thread, float]:
-        """Return the same thread `passed` seconds later, and how many of those it was kept from working."""
-        grown = delayed - self.delayed
-        delay, in_advance = max(0.0, grown - self.in_advance), max(0.0, self.in_advance - grown)
-        waits = state == self.state and (state == "D" or (state == "R" and ran == self.ran))
-        if waits and not grown:
-            delay, in_advance = passed, in_advance + (passed if state == "R" else 0.0)
-        return _Thread(ran, delayed, state, in_advance), delay
+        used = {pid: cpu_seconds(pid) for pid in self._processes()}
+        busiest = max((seconds - self._used.get(pid, 0.0) for pid, seconds in used.items()), default=0.0)
+        awake = any(state(thread) in ("R", "D") for pid in used for thread in threads(pid))
+        asleep = not awake and busiest < AT_WORK * passed
+        self._sleep = self._sleep + passed if asleep else 0.0
+        self.slept = max(self.slept, self._sleep)
+        counted = passed if asleep else min(passed, max(0.0, busiest))
+        self.seconds += counted if SEES else passed / BLIND
+        self.cpu = max(self.cpu, sum(used.values()) - self._used_before, self._cpu_of_group() or 0.0)
+        self._used = used
+        if self.cpu > self.patience.cpu:
+            return f"{self.patience.cpu:g} s of CPU time"
+        if self.seconds > self.patience.seconds:
+            return f"{self.patience.seconds:g} s"
+        if now - self._started_at > self.patience.longest:
+            return f"{self.patience.longest:g} s on a busy machine"
+        return ""

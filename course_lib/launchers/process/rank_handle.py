@@ -1,21 +1,25 @@
-"""One rank, as its supervisor sees it: a process and its pipes."""
+"""One rank, as its supervisor sees it: a process, its pipes, and the lines that arrive on them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib.launchers.diagnosis.stacks import Frame, stack_of_dump
 from course_lib.launchers.process import rank as rank_module
-from course_lib.launchers.process.lifetime import LineReader
 from course_lib.launchers.process.messages import LaunchSpec
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
     from multiprocessing.context import ForkContext, SpawnContext
+
+
+CHUNK = 1 << 16
+MAX_UNFINISHED = 1 << 12  # how many bytes of an unfinished line we look at
 
 
 class RankHandle:
@@ -88,3 +92,47 @@ class RankHandle:
         if self.death is not None:
             os.close(self.death)
             self.death = None
+
+
+class LineReader:
+    """Splits what arrives on a pipe into whole lines. Bytes that are not UTF-8 become escapes such as `\\xff`."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.closed = False
+        self._rest = b""
+        if sys.platform != "win32":
+            os.set_blocking(pipe.fileno(), False)
+
+    def read(self) -> list[str]:
+        """Read a chunk and return the lines that it completes. Never blocks."""
+        *whole, self._rest = (self._rest + self._chunk()).split(b"\n")
+        return [_text(line) for line in whole]
+
+    def read_all(self) -> list[str]:
+        """Return all lines in the pipe, including a last line without a newline."""
+        while chunk := self._chunk():
+            self._rest += chunk
+        data, self._rest = self._rest.removesuffix(b"\n"), b""
+        return [_text(line) for line in data.split(b"\n")] if data else []
+
+    def unfinished(self) -> str:
+        """Return the current unfinished line, as a terminal would show it now."""
+        return _text(self._rest[-MAX_UNFINISHED:])
+
+    def _chunk(self) -> bytes:
+        try:
+            if sys.platform == "win32":
+                return self.pipe.recv_bytes() if self.pipe.poll() else b""
+            data = os.read(self.pipe.fileno(), CHUNK)
+        except BlockingIOError:
+            return b""
+        except (EOFError, OSError):
+            data = b""
+        self.closed = not data
+        return data
+
+
+def _text(line: bytes) -> str:
+    """Return a line as a terminal would show it: a progress bar's `\\r` overwrites what came before."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", errors="backslashreplace")

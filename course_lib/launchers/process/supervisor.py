@@ -8,12 +8,14 @@ supervisor ends every process that its ranks have started, and then itself.
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -37,7 +39,7 @@ from course_lib.launchers.process.messages import (
     Task,
     Unfinished,
 )
-from course_lib.launchers.process.rank_handle import RankHandle
+from course_lib.launchers.process.rank_handle import LineReader, RankHandle
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
@@ -53,214 +55,190 @@ IDLE = "the ranks were idle for {:g} s, so they were ended and their variables a
 def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
     """Run one launch. Returns when the ranks have been dismissed or the notebook is gone."""
     _detach_from_notebook()
-    link = NotebookLink(notebook)
+    gc.freeze()  # otherwise a rank's garbage collector would touch what we share with it, and so copy its memory
     try:
-        _prepare(spec)
+        # Switch to the environment and working folder of the cell that called `launch`.
+        os.environ.clear()
+        os.environ.update(spec.environment)
+        os.chdir(spec.folder)
+        os.environ["MASTER_PORT"] = str(machine.free_port())
+        if "torch" in sys.modules:  # imported before the fork, so we can count the GPUs once for all ranks
+            os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
         with temporary_folder() as folder:
-            team: list[RankHandle] = []
+            supervisor = Supervisor(spec, notebook)
             try:
-                _start(team, spec, folder, start_method)
+                supervisor.start_ranks(folder, start_method)
                 sweep_temporary_folders()
-                now = time.time if spec.rendezvous else time.monotonic  # the clock that all ranks share
-                _serve(team, link, Idleness(spec.idle), now)
+                supervisor.serve()
             finally:
-                _end(team)
+                _end(supervisor.team)
     except HungUp:
         pass
     except Exception as error:
-        with contextlib.suppress(HungUp):
-            link.send(SupervisorFailed(explain_failure(error)))
+        with contextlib.suppress(OSError):
+            notebook.send(SupervisorFailed(explain_failure(error)))
 
 
 class HungUp(Exception):
     """The notebook is gone, or has closed its connection to this launch."""
 
 
-class NotebookLink:
-    """The connection to the notebook. When it breaks, it raises `HungUp`, which is not treated as an error."""
+class Supervisor:
+    """Forwards messages in both directions between a notebook and its ranks, until the notebook dismisses them."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, spec: LaunchSpec, notebook: Connection) -> None:
+        self.spec, self.notebook = spec, notebook
+        self.team: list[RankHandle] = []
+        self.dismissed = False
+        self._handlers: dict[Any, Callable[[], None]] = {notebook: self._obey}  # what to do when this can be read
+        self._unanswered: dict[int, float] = {}  # until when a rank that was asked where it is may take to answer
+        self._shown: dict[int, str] = {}  # each rank's unfinished line, as the notebook knows it
+        self._show_at = 0.0
+        self._busy: set[int] = set()  # live ranks that work on a task
+        self._idle_since = time.monotonic()
+        self._clock = time.time if spec.rendezvous else time.monotonic  # the one that all ranks share
 
-    def send(self, message: Any) -> None:
+    def start_ranks(self, folder: str, start_method: str) -> None:
+        # The type stubs know a context's class only if its method is a literal.
+        context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
+        for rank in self.spec.here:
+            try:
+                member = RankHandle(rank, self.spec, folder, context)
+            except (OSError, MemoryError) as error:
+                reason = explain_failure(error)
+                raise CannotStart(f"rank {rank} of {self.spec.ranks} could not be started: {reason}") from error
+            self.team.append(member)
+            self._handlers[member.control] = partial(self._forward_report, member)
+            for reader in member.readers:
+                self._handlers[reader.pipe] = partial(self._forward_lines, member, reader)
+            if member.death is not None:
+                self._handlers[member.death] = partial(self._forget, member.death)  # only wakes us up, once
+
+    def serve(self) -> None:
+        """Handle messages until the ranks are dismissed."""
+        while not self.dismissed:
+            for ready in wait(list(self._handlers), timeout=TICK):
+                if ready in self._handlers:  # an earlier one may have removed it
+                    self._handlers[ready]()
+            self._show_unfinished()
+            for member in self.team:
+                if member.alive and (exitcode := member.exitcode()) is not None:
+                    self._report_death(member, exitcode)
+            self._signal_unresponsive()
+            if self.spec.idle is not None and not self._busy and time.monotonic() - self._idle_since > self.spec.idle:
+                self._send(SupervisorFailed(IDLE.format(self.spec.idle)))
+                self._dismiss()
+
+    def _obey(self) -> None:
+        """Read an order from the notebook and carry it out."""
         try:
-            self.connection.send(message)
+            order = self.notebook.recv()
+        except (EOFError, OSError) as error:
+            raise HungUp from error
+        if order == DISMISS:
+            return self._dismiss()
+        running = [member for member in self.team if member.alive]
+        if order == LOCATE:
+            self._unanswered = {member.rank: time.monotonic() + ANSWER_WITHIN for member in running}
+        elif isinstance(order, Task):
+            self._busy = {member.rank for member in running}
+        elif isinstance(order, Interrupt) and hasattr(signal, "SIGCONT"):
+            for member in running:  # those that a signal has stopped could not react
+                with contextlib.suppress(OSError):
+                    os.kill(member.pid, signal.SIGCONT)
+        self._idle_since = self._idle_since if order == LOCATE else time.monotonic()
+        self._send_to_all(LOCATE if order == LOOK else order)
+
+    def _forward_report(self, member: RankHandle) -> None:
+        try:
+            report = member.control.recv()
+        except (EOFError, OSError):  # the rank is dying, and its exit code will say how
+            return self._forget(member.control)
+        if isinstance(report, Located):
+            self._unanswered.pop(member.rank, None)
+        elif isinstance(report, (Returned, Raised)):
+            self._busy.discard(member.rank)
+        self._idle_since = time.monotonic()
+        self._send_lines(member, member.drain())
+        self._send(report)
+
+    def _forward_lines(self, member: RankHandle, reader: LineReader) -> None:
+        self._send_lines(member, reader.read())
+        if reader.closed:
+            self._forget(reader.pipe)
+
+    def _show_unfinished(self) -> None:
+        """Forward the ranks' unfinished lines: a progress bar is overwritten for minutes before its line ends."""
+        if time.monotonic() < self._show_at:
+            return
+        self._show_at = time.monotonic() + SHOW_EVERY
+        for member in self.team:
+            text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
+            if text and text != self._shown.get(member.rank):
+                self._send(Unfinished(member.rank, text))
+            self._shown[member.rank] = text
+
+    def _report_death(self, member: RankHandle, exitcode: int) -> None:
+        """Report everything that a rank has sent and printed, and then its death."""
+        member.alive = False
+        member.kill()  # processes it left behind may hold its pipes
+        while member.control in self._handlers and member.control_has_more():
+            self._forward_report(member)
+        self._send_lines(member, member.drain())
+        for pipe in (member.control, member.death, *(reader.pipe for reader in member.readers)):
+            self._forget(pipe)
+        self._busy.discard(member.rank)
+        self._idle_since = time.monotonic()
+        self._send(Died(member.rank, exitcode, member.stack(), at=self._clock()))
+
+    def _signal_unresponsive(self) -> None:
+        """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
+        for member in self.team:
+            if time.monotonic() < self._unanswered.get(member.rank, float("inf")):
+                continue
+            del self._unanswered[member.rank]
+            if not member.alive:
+                continue
+            where = Where("stopped")  # by a signal, so that its handler cannot run either
+            if not member.is_stopped():
+                if hasattr(signal, "SIGUSR1"):
+                    os.kill(member.pid, signal.SIGUSR1)
+                    time.sleep(TICK)
+                where = locate(member.stack())
+            self._send(Located(member.rank, where, record=None))
+
+    def _dismiss(self) -> None:
+        """Let the ranks go, and wait a little for their threads to end."""
+        self.dismissed = True
+        self._send_to_all(DISMISS)
+        deadline = time.monotonic() + EXIT_WITHIN
+        while (remaining := deadline - time.monotonic()) > 0:
+            running = [member for member in self.team if member.exitcode() is None]
+            if not running:
+                return
+            deaths = [member.death for member in running if member.death is not None]
+            if deaths:
+                wait(deaths, min(remaining, TICK))
+            else:
+                time.sleep(min(remaining, 0.005))
+
+    def _send(self, message: Any) -> None:
+        try:
+            self.notebook.send(message)
         except OSError as error:
             raise HungUp from error
 
-    def recv(self) -> Any:
-        try:
-            return self.connection.recv()
-        except (EOFError, OSError) as error:
-            raise HungUp from error
+    def _send_lines(self, member: RankHandle, lines: list[str]) -> None:
+        if lines:
+            self._send(Lines(member.rank, lines))
 
-
-def _prepare(spec: LaunchSpec) -> None:
-    """Switch to the environment and working folder of the cell that called `launch`."""
-    os.environ.clear()
-    os.environ.update(spec.environment)
-    os.chdir(spec.folder)
-    os.environ["MASTER_PORT"] = str(machine.free_port())
-    if "torch" in sys.modules:  # imported before the fork, so we can count the GPUs once for all ranks
-        os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
-
-
-def _start(team: list[RankHandle], spec: LaunchSpec, folder: str, start_method: str) -> None:
-    # The type stubs know a context's class only if its method is a literal.
-    context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
-    for rank in spec.here:
-        try:
-            team.append(RankHandle(rank, spec, folder, context))
-        except (OSError, MemoryError) as error:
-            raise CannotStart(f"rank {rank} of {spec.ranks} could not be started: {explain_failure(error)}") from error
-
-
-class Idleness:
-    """How long live ranks have had nothing to do."""
-
-    def __init__(self, limit: float | None) -> None:
-        self.limit, self._busy, self._since = limit, set(), time.monotonic()
-
-    def note(self, message: Any, team: list[RankHandle]) -> None:
-        """Note an order to the ranks, or a report from one."""
-        if isinstance(message, Task):
-            self._busy = {member.rank for member in team if member.alive}
-        elif isinstance(message, (Returned, Raised, Died)):
-            self._busy.discard(message.rank)
-        self._since = time.monotonic()
-
-    def is_over(self) -> bool:
-        return self.limit is not None and not self._busy and time.monotonic() - self._since > self.limit
-
-
-def _serve(team: list[RankHandle], notebook: NotebookLink, idle: Idleness, now: Callable[[], float]) -> None:
-    """Forward messages in both directions until the notebook dismisses the ranks."""
-    unanswered: dict[int, float] = {}
-    unfinished_lines = UnfinishedLines()
-    while True:
-        controls = {member.control: member for member in team if member.alive}
-        readers = {r.pipe: (m, r) for m in team if m.alive for r in m.readers if not r.closed}
-        deaths = {member.death for member in team if member.alive and member.death is not None}
-        for ready in wait([notebook.connection, *controls, *readers, *deaths], timeout=TICK):
-            if ready in deaths:
-                continue
-            if ready in readers:
-                member, reader = readers[ready]
-                _forward_lines(notebook, member.rank, reader.read())
-            elif ready in controls:
-                _forward_report(controls[ready], notebook, unanswered, idle)
-            elif (order := notebook.recv()) == LOCATE:
-                unanswered = {m.rank: time.monotonic() + ANSWER_WITHIN for m in team if m.alive}
-                _send_to_all(team, LOCATE)
-            elif order == DISMISS:
-                return _dismiss(team)
-            else:
-                if isinstance(order, Interrupt):
-                    _wake_stopped(team)
-                idle.note(order, team)
-                _send_to_all(team, LOCATE if order == LOOK else order)
-        unfinished_lines.forward(team, notebook)
-        _report_deaths(team, notebook, idle, now)
-        _signal_unresponsive(team, notebook, unanswered)
-        if idle.is_over():
-            notebook.send(SupervisorFailed(IDLE.format(idle.limit)))
-            return _dismiss(team)
-
-
-class UnfinishedLines:
-    """The ranks' unfinished lines: a progress bar is overwritten for minutes before its line ends."""
-
-    def __init__(self) -> None:
-        self._forwarded: dict[int, str] = {}
-        self._next = 0.0
-
-    def forward(self, team: list[RankHandle], notebook: NotebookLink) -> None:
-        """Forward the lines that have changed, at most every `SHOW_EVERY` seconds."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + SHOW_EVERY
-        for member in team:
-            text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
-            if text != self._forwarded.get(member.rank, ""):
-                self._forwarded[member.rank] = text
-                if text:
-                    notebook.send(Unfinished(member.rank, text))
-
-
-def _forward_report(member: RankHandle, notebook: NotebookLink, unanswered: dict[int, float], idle: Idleness) -> bool:
-    """Forward a report from a rank. Returns False if the connection is broken."""
-    try:
-        report = member.control.recv()
-    except (EOFError, OSError):
-        return False  # the rank is dying, and its exit code will say how
-    if isinstance(report, Located):
-        unanswered.pop(member.rank, None)
-    idle.note(report, [])
-    _forward_lines(notebook, member.rank, member.drain())
-    notebook.send(report)
-    return True
-
-
-def _forward_lines(notebook: NotebookLink, rank: int, lines: list[str]) -> None:
-    if lines:
-        notebook.send(Lines(rank, lines))
-
-
-def _report_deaths(team: list[RankHandle], notebook: NotebookLink, idle: Idleness, now: Callable[[], float]) -> None:
-    for member in team:
-        if member.alive and (exitcode := member.exitcode()) is not None:
-            member.alive = False
-            member.kill()  # processes it left behind may hold its pipes
-            while member.control_has_more() and _forward_report(member, notebook, {}, idle):
-                pass
-            _forward_lines(notebook, member.rank, member.drain())
-            death = Died(member.rank, exitcode, member.stack(), at=now())
-            idle.note(death, team)
-            notebook.send(death)
-
-
-def _signal_unresponsive(team: list[RankHandle], notebook: NotebookLink, unanswered: dict[int, float]) -> None:
-    """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
-    for rank in [rank for rank, deadline in unanswered.items() if time.monotonic() > deadline]:
-        del unanswered[rank]
-        member = next(member for member in team if member.rank == rank)
-        if not member.alive:
-            continue
-        if member.is_stopped():
-            notebook.send(Located(rank, Where("stopped"), record=None))
-            continue
-        if hasattr(signal, "SIGUSR1"):
-            os.kill(member.pid, signal.SIGUSR1)
-            time.sleep(TICK)
-        notebook.send(Located(rank, locate(member.stack()), record=None))
-
-
-def _wake_stopped(team: list[RankHandle]) -> None:
-    """Resume ranks that a signal has stopped, so that they can react."""
-    for member in team:
-        if member.alive and hasattr(signal, "SIGCONT"):
+    def _send_to_all(self, order: Any) -> None:
+        for member in self.team:
             with contextlib.suppress(OSError):
-                os.kill(member.pid, signal.SIGCONT)
+                member.control.send(order)
 
-
-def _send_to_all(team: list[RankHandle], order: Any) -> None:
-    for member in team:
-        with contextlib.suppress(OSError):
-            member.control.send(order)
-
-
-def _dismiss(team: list[RankHandle]) -> None:
-    _send_to_all(team, DISMISS)
-    deadline = time.monotonic() + EXIT_WITHIN
-    while (remaining := deadline - time.monotonic()) > 0:
-        running = [member for member in team if member.exitcode() is None]
-        if not running:
-            return
-        deaths = [member.death for member in running if member.death is not None]
-        if deaths:
-            wait(deaths, min(remaining, TICK))
-        else:
-            time.sleep(min(remaining, 0.005))
+    def _forget(self, readable: Any) -> None:
+        self._handlers.pop(readable, None)
 
 
 def _end(team: list[RankHandle]) -> None:
