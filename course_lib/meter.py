@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import call_log
@@ -54,39 +54,44 @@ class Spent:
 @contextmanager
 def meter() -> Iterator[Spent]:
     """Yield a `Spent` with this rank's costs in the block. Counts collectives only on ranks started by `launch`."""
+    import torch
+
     spent, log = Spent(), call_log.of_this_process()
     waits_before = log.waits_so_far if log else 0
     keys_before = {call.key for call in log.calls()} if log else set()
     messages_before = log.messages_so_far() if log else Counter()
-    with _watching_modules(spent), _watching_backward(spent), _watching_saved_tensors(spent):
+    with (
+        _counting_forwards_and_backwards(spent),
+        saved_tensors(lambda tensor: not (tensor.is_leaf and tensor.requires_grad)) as saved,
+    ):
         yield spent
+    spent.saved_bytes = saved.peak
     if log is None:
         return
+
+    def bytes_of(numbers: int, dtype: str) -> int:
+        kind = getattr(torch, dtype, None)
+        return numbers * (kind.itemsize if isinstance(kind, torch.dtype) else 1)
+
     spent.waits = log.waits_so_far - waits_before
     for call in log.calls():
         if call.key not in keys_before:
             spent.calls[call.op] = spent.calls.get(call.op, 0) + 1
-            spent.payload[call.op] = spent.payload.get(call.op, 0) + call.numbers * _itemsize(call.dtype)
+            spent.payload[call.op] = spent.payload.get(call.op, 0) + bytes_of(call.numbers, call.dtype)
     for message in log.messages_since(messages_before):
         bytes_by_peer = spent.sent_to if message.kind == "send" else spent.received_from
-        size = math.prod(message.shape) * _itemsize(message.dtype)
+        size = bytes_of(math.prod(message.shape), message.dtype)
         bytes_by_peer[message.peer] = bytes_by_peer.get(message.peer, 0) + size
         spent.messages += message.kind == "send"
 
 
-def _itemsize(dtype: str) -> int:
-    import torch
-
-    kind = getattr(torch, dtype, None)
-    return kind.itemsize if isinstance(kind, torch.dtype) else 1
-
-
 @contextmanager
-def _watching_modules(spent: Spent) -> Iterator[None]:
+def _counting_forwards_and_backwards(spent: Spent) -> Iterator[None]:
     import torch
     from torch.nn.modules.module import register_module_forward_pre_hook
 
     me = threading.get_ident()
+    backward, grad = torch.autograd.backward, torch.autograd.grad
 
     def note(module: Any, arguments: tuple) -> None:
         calls = spent.forwards.setdefault(type(module).__name__, [])
@@ -94,41 +99,20 @@ def _watching_modules(spent: Spent) -> Iterator[None]:
         if threading.get_ident() == me and len(calls) < MAX_FORWARDS:
             calls.append([] if first is None else list(first.shape))
 
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            spent.backwards += 1
+            return method(*arguments, **keywords)
+
+        return call
+
     handle = register_module_forward_pre_hook(note)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _watching_backward(spent: Spent) -> Iterator[None]:
-    import torch
-
-    backward, grad = torch.autograd.backward, torch.autograd.grad
-
-    def counted_backward(*arguments: Any, **keywords: Any) -> Any:
-        spent.backwards += 1
-        return backward(*arguments, **keywords)
-
-    def counted_grad(*arguments: Any, **keywords: Any) -> Any:
-        spent.backwards += 1
-        return grad(*arguments, **keywords)
-
-    torch.autograd.backward, torch.autograd.grad = counted_backward, counted_grad
+    torch.autograd.backward, torch.autograd.grad = counted(backward), counted(grad)
     try:
         yield
     finally:
         torch.autograd.backward, torch.autograd.grad = backward, grad
-
-
-@contextmanager
-def _watching_saved_tensors(spent: Spent) -> Iterator[None]:
-    with saved_tensors(lambda tensor: not (tensor.is_leaf and tensor.requires_grad)) as saved:
-        try:
-            yield
-        finally:
-            spent.saved_bytes = saved.peak
+        handle.remove()
 
 
 @dataclass
@@ -197,8 +181,18 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
     The model's parameters and the tensors in `others` do not count. A sharded model has different parameters while a
     block is gathered; we exclude the ones it has *when* a tensor is saved.
     """
-    excluded = {_storage(tensor) for tensor in others}
-    with saved_tensors(lambda tensor: _storage(tensor) not in excluded | _parameters_of(model)) as saved:
+    from torch import nn
+
+    def storage(tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr()
+
+    def counts(tensor: Tensor) -> bool:
+        # Sharded parameters (DTensors) live elsewhere while they are in use.
+        parameters = {storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
+        return storage(tensor) not in excluded | parameters
+
+    excluded = {storage(tensor) for tensor in others}
+    with saved_tensors(counts) as saved:
         yield saved
 
 
@@ -211,26 +205,21 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
 
     class AliveBytes(private_doors.dispatch_mode()):
         bytes, peak = 0, 0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.alive: set[int] = set()
+        alive: ClassVar[set[int]] = set()
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             inputs = {private_doors.storage_id(value.untyped_storage()) for value in args if isinstance(value, Tensor)}
             results = func(*args, **(kwargs or {}))
             for value in results if isinstance(results, (list, tuple)) else [results]:
                 if isinstance(value, Tensor):
-                    self.track(value.untyped_storage(), inputs)
+                    storage = value.untyped_storage()
+                    place, size = private_doors.storage_id(storage), storage.nbytes()
+                    if place not in self.alive and place not in inputs:
+                        self.alive.add(place)
+                        self.bytes += size
+                        self.peak = max(self.peak, self.bytes)
+                        weakref.finalize(storage, self.remove, place, size)
             return results
-
-        def track(self, storage, inputs: set[int]) -> None:
-            place, size = private_doors.storage_id(storage), storage.nbytes()
-            if place not in self.alive and place not in inputs:
-                self.alive.add(place)
-                self.bytes += size
-                self.peak = max(self.peak, self.bytes)
-                weakref.finalize(storage, self.remove, place, size)
 
         def remove(self, place: int, size: int) -> None:
             self.alive.discard(place)
@@ -239,14 +228,3 @@ def most_alive(function: Callable[..., T], *arguments: Any) -> tuple[T, int]:
     with AliveBytes() as alive:
         results = function(*arguments)
     return results, alive.peak
-
-
-def _parameters_of(model: nn.Module) -> set[int]:
-    """Return the storages of the model's parameters. Sharded ones (DTensors) live elsewhere while they are in use."""
-    from torch import nn
-
-    return {_storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

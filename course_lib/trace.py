@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -78,9 +78,10 @@ class Recorder:
         self.rank, self._spans, self.on, self.label, self.core_waits = rank, [], True, "", []
 
     def look_at_core(self) -> None:
-        """Record how long the main thread has waited for a core so far. One reading takes ten microseconds."""
-        if self.on and threading.current_thread() is threading.main_thread() and (waited := core_wait()) is not None:
-            self.core_waits.append((time.monotonic(), waited))
+        """Record how long the main thread has waited for a core so far. It takes ten microseconds."""
+        if self.on and threading.current_thread() is threading.main_thread():
+            with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as file:
+                self.core_waits.append((time.monotonic(), int(file.read().split()[1]) / 1e9))
 
     def add(self, span: Span | GpuSpan) -> None:
         """Store a span. Recording stops after the first `MAX_SPANS` spans."""
@@ -91,8 +92,21 @@ class Recorder:
     def read(self, *, wait: bool = True) -> None:
         """Turn CUDA events into times. Without `wait`, drop spans whose end the GPU has not reached."""
         with self._reading:
-            if any(isinstance(span, GpuSpan) for span in self._spans):
-                self._spans[:] = [span for recorded in self._spans if (span := _read(recorded, wait)) is not None]
+            if not any(isinstance(recorded, GpuSpan) for recorded in self._spans):
+                return
+            read: list[Span | GpuSpan] = []
+            for recorded in self._spans:
+                try:
+                    if isinstance(recorded, Span):
+                        read.append(recorded)
+                    elif wait or recorded.end.query():
+                        recorded.end.synchronize()  # this event only, not a receive whose sender hasn't sent yet
+                        start, end = _clock.seconds(recorded.start), _clock.seconds(recorded.end)
+                        read.append(replace(recorded.span, start=start, end=end))
+                except RuntimeError:  # the GPU has failed, so the times of its last work are lost
+                    if wait:
+                        raise
+            self._spans[:] = read
 
 
 @dataclass(frozen=True)
@@ -102,21 +116,6 @@ class GpuSpan:
     span: Span
     start: torch.cuda.Event
     end: torch.cuda.Event
-
-
-def _read(span: Span | GpuSpan, wait: bool) -> Span | None:
-    if isinstance(span, Span):
-        return span
-    try:
-        if wait:
-            span.end.synchronize()  # wait for this event only, not for a receive whose sender hasn't sent yet
-        elif not span.end.query():
-            return None
-        return replace(span.span, start=_clock.seconds(span.start), end=_clock.seconds(span.end))
-    except RuntimeError:  # the GPU has failed, so the times of its last work are lost
-        if wait:
-            raise
-        return None
 
 
 class GpuClock:
@@ -177,19 +176,14 @@ def paused() -> Iterator[None]:
 
 def keep_fastest(work: Callable[[], object], times: int) -> None:
     """Call `work` several times, and keep only the spans of the fastest call: other programs can only slow it down."""
-    fastest: list[Span] = []
-    for number in range(times):
+    calls: list[tuple[float, list[Span]]] = []
+    for _ in range(times):
         recorder.spans = []
         work()
         spans = list(recorder.spans)
-        if number == 0 or _seconds_of(spans) < _seconds_of(fastest):
-            fastest = spans
-    recorder.spans = fastest
-
-
-def _seconds_of(spans: list[Span]) -> float:
-    """Return the time from the first span's start to the last one's end."""
-    return max((span.end for span in spans), default=0.0) - min((span.start for span in spans), default=0.0)
+        seconds = max(span.end for span in spans) - min(span.start for span in spans) if spans else 0.0
+        calls.append((seconds, spans))
+    recorder.spans = min(calls, key=lambda call: call[0], default=(0.0, []))[1]
 
 
 @contextmanager
@@ -221,19 +215,15 @@ def span(
     if at_least < 0:
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
     if not recorder.on and not at_least:
-        return NOTHING
-    return _timed(name, at_least, peer, recorder.label if label is None else label, on_host)
-
-
-NOTHING = nullcontext()
-
-
-def _timed(name: str, at_least: float, peer: int | None, label: str, on_host: bool) -> AbstractContextManager[None]:
-    span = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, label)
-    stream = None if on_host else _stream()
-    if stream is None:
-        return _timed_by_clock(span, at_least, None)
-    return _timed_by_clock(span, at_least, stream) if at_least else _timed_by_events(span, stream)
+        return nullcontext()
+    torch = sys.modules.get("torch")
+    on_gpu = not on_host and torch is not None and torch.cuda.is_initialized()
+    stream = torch.cuda.current_stream() if on_gpu else None
+    label = recorder.label if label is None else label
+    recorded = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, label)
+    if stream is None or at_least:
+        return _timed_by_clock(recorded, at_least, stream)
+    return _timed_by_events(recorded, stream)
 
 
 @contextmanager
@@ -267,18 +257,3 @@ def _timed_by_events(span: Span, stream: torch.cuda.Stream) -> Iterator[None]:
     finally:
         end.record(stream)
         recorder.add(GpuSpan(span, start, end))
-
-
-def core_wait() -> float | None:
-    """Return the seconds this thread was runnable but had no core, or None if the OS does not report them."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _stream() -> Any:
-    """Return the stream on which this thread's kernels run, or None if this process has not initialized CUDA."""
-    torch = sys.modules.get("torch")
-    return torch.cuda.current_stream() if torch is not None and torch.cuda.is_initialized() else None

@@ -280,7 +280,7 @@ MUTATIONS = [
         "elif changed and (is_answer(course) or (old is not None and _hash(course) == old.hash)):",
         "elif changed and is_answer(course):",
     ),
-    Mutation("a slow GPU is not named", "doctor/health.py", "own > limit * (usual", "own > 1e9 * (usual"),
+    Mutation("a slow GPU is not named", "doctor/health.py", "own > times_longer * (usual", "own > 1e9 * (usual"),
     Mutation(
         "a picture of paced times does not say so",
         "pictures/schedule_chart.py",

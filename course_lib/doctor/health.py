@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import machine
-from course_lib.launchers import Run, Slurm, launch, torchrun
+from course_lib.launchers import Slurm, launch, torchrun
 from course_lib.planning.network import Link, fit
 from course_lib.strategies.point_to_point import can_send_from, connect
 from course_lib.words import memory_in_words, time_in_words
@@ -83,11 +83,11 @@ class Health:
         """
         ranks = len(self.ranks)
         ring = [self.link(rank, (rank + 1) % ranks) for rank in range(ranks)] if ranks > 1 else []
-        rows = zip(*(rank.all_reduces for rank in self.ranks), strict=True)
-        slowest = [(row[0][0], max(seconds for _, seconds in row)) for row in rows]
-        return [
-            (size, seconds, max(link.all_reduce_seconds(size, ranks) for link in ring)) for size, seconds in slowest
-        ]
+        measured = []
+        for row in zip(*(rank.all_reduces for rank in self.ranks), strict=True):
+            size, seconds = max(row)
+            measured.append((size, seconds, max(link.all_reduce_seconds(size, ranks) for link in ring)))
+        return measured
 
 
 def examine_ranks(ranks: int, on: Slurm | None = None, tries: int = TRIES, rounds: int = ROUNDS) -> Health:
@@ -97,7 +97,7 @@ def examine_ranks(ranks: int, on: Slurm | None = None, tries: int = TRIES, round
 
 def examine_as_rank(peer_timeout: float | None = None) -> Health | None:
     """Measure as one of torchrun's ranks. Rank 0 returns what all of them measured, the others None."""
-    run: Run | None = torchrun.run_here(measure_rank, peer_timeout=peer_timeout)
+    run = torchrun.run_here(measure_rank, peer_timeout=peer_timeout)
     return None if run is None else Health(list(run))
 
 
@@ -170,17 +170,12 @@ def round_trip(message: torch.Tensor, other: int, leads: bool) -> float:
     """Return the seconds until a message has come back; the rank that `leads` sends it first."""
     started_at = time.monotonic()
     for sends in (leads, not leads):
-        send(message, other) if sends else _exchange(dist.irecv, message, other)
+        exchange(dist.isend if sends else dist.irecv, message, other)
     machine.wait_for_gpu()
     return time.monotonic() - started_at
 
 
-def send(message: torch.Tensor, other: int) -> None:
-    """Send one message."""
-    _exchange(dist.isend, message, other)
-
-
-def _exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
+def exchange(operation: Callable[..., dist.Work | None], message: torch.Tensor, other: int) -> None:
     """Start a batch of one, so that NCCL uses the group's communicator; `dist.send` would create one for each pair."""
     (work,) = dist.batch_isend_irecv([dist.P2POp(operation, message, other)])
     work.wait()
@@ -209,30 +204,26 @@ def wait_for_all() -> None:
 def slow_ranks(health: Health) -> dict[int, str]:
     """Return a sentence for each slow rank: one of its times is several times as long as the others' median."""
     limit = SLOWER_GPU if all(rank.has_own_gpu for rank in health.ranks) else SLOWER_DEVICE
-    quantities: list[tuple[str, float, list[float | None]]] = [
-        ("1 TFLOP of matmuls", limit, [1e12 / rank.operations for rank in health.ranks]),
-        ("copying 1 GB of memory", limit, [2e9 / rank.copied for rank in health.ranks]),
+    hosts, ranks = [rank.host for rank in health.ranks], range(len(health.ranks))
+    quantities = [
+        ("1 TFLOP of matmuls", limit, {rank: 1e12 / health.ranks[rank].operations for rank in ranks}),
+        ("copying 1 GB of memory", limit, {rank: 2e9 / health.ranks[rank].copied for rank in ranks}),
     ]
     for within, reach in ((True, "within its machine"), (False, "to another machine")):
-        best = [_best_times(health, rank, within) for rank in range(len(health.ranks))]
-        quantities.append((f"its fastest small message {reach}", SLOWER_LINKS, [times and times[0] for times in best]))
-        quantities.append((f"its fastest large message {reach}", SLOWER_LINKS, [times and times[1] for times in best]))
+        like = {pair: times for pair, times in health.links.items() if (hosts[pair[0]] == hosts[pair[1]]) == within}
+        linked = sorted({rank for pair in like for rank in pair})
+        for size in ("small", "large"):
+            best = {rank: min(getattr(like[pair], size) for pair in like if rank in pair) for rank in linked}
+            quantities.append((f"its fastest {size} message {reach}", SLOWER_LINKS, best))
     sentences: dict[int, str] = {}
-    for what, limit, seconds in quantities:
-        for rank, own in enumerate(seconds):
-            others = [other for place, other in enumerate(seconds) if place != rank and other is not None]
-            if own is not None and others and own > limit * (usual := statistics.median(others)):
-                where = f"{health.ranks[rank].device} on {health.ranks[rank].host}"
+    for what, times_longer, seconds in quantities:
+        for rank, own in seconds.items():
+            others = [seconds[other] for other in seconds if other != rank]
+            if others and own > times_longer * (usual := statistics.median(others)):
+                where = f"{health.ranks[rank].device} on {hosts[rank]}"
                 times = f"{time_in_words(own)}, the others' {time_in_words(usual)} (the median)"
                 sentences.setdefault(rank, f"Rank {rank} is slow ({where}): {what} takes {times}.")
     return sentences
-
-
-def _best_times(health: Health, rank: int, within: bool) -> tuple[float, float] | None:
-    """Return a rank's fastest small and large message, within its machine or to others; None if it has no such link."""
-    hosts = [each.host for each in health.ranks]
-    times = [t for (a, b), t in health.links.items() if rank in (a, b) and (hosts[a] == hosts[b]) == within]
-    return (min(t.small for t in times), min(t.large for t in times)) if times else None
 
 
 def health_text(health: Health) -> str:

@@ -34,13 +34,13 @@ def with_slow_products(slow: int) -> RankHealth:
 
 def with_slow_link(slow: int) -> RankHealth:
     if dist.get_rank() == slow:
-        send = measuring.send
+        exchange = measuring.exchange
 
-        def late(message: torch.Tensor, other: int) -> None:
-            time.sleep(DELAY)
-            send(message, other)
+        def late(operation: Callable, message: torch.Tensor, other: int) -> None:
+            time.sleep(DELAY if operation is dist.isend else 0)
+            exchange(operation, message, other)
 
-        measuring.send = late
+        measuring.exchange = late
     return measure_rank(tries=2, rounds=1)
 
 

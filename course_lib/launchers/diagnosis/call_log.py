@@ -61,9 +61,9 @@ class CallLog:
         """Return the number of messages on each line (kind, group, peer, tag)."""
         return Counter(self._sent)
 
-    def name_of(self, group: Any) -> str:
-        """Return the name that this log uses for a gloo group."""
-        return self._group(group)
+    def name_of(self, group: Any, over_nccl: bool = False) -> str:
+        """Return the name that this log uses for a group."""
+        return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
     def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
         """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
@@ -120,33 +120,38 @@ class CallLog:
         return next((call.op for call in reversed(self.calls()) if not call.finished), None)
 
     def _call(self, group: str, entry: dict[str, Any]) -> Call:
-        over_nccl = flight_recorder.is_nccl(entry)
+        over_nccl, sizes = flight_recorder.is_nccl(entry), entry.get("input_sizes") or []
         dtype = (entry.get("input_dtypes") or [""])[0]
-        shape = (entry.get("input_sizes") or [None])[0]
         number, op = entry.get("collective_seq_id", 0), flight_recorder.op_of(entry)
-        call = Call(
+        order = number if over_nccl else entry.get("op_id", 0)
+        logged, root, reduction, splits = self._details.get((group, order), (None, None, None, None))
+        if logged is None or not op.replace("_", "").startswith(logged.replace("_", "")):
+            root = reduction = splits = None  # of another call
+        return Call(
             group,
             number,
             op,
             DTYPES.get(dtype, dtype.lower()),
-            None if shape is None else tuple(shape),
+            tuple(sizes[0]) if sizes else None,
+            root,
+            _name_of_reduction(reduction),
+            splits,
             finished=entry.get("state") == "completed" if over_nccl else bool(entry.get("retired", False)),
-            order=number if over_nccl else entry.get("op_id", 0),
-            numbers=sum(map(math.prod, entry.get("input_sizes") or [])),
+            order=order,
+            numbers=sum(map(math.prod, sizes)),
             began=entry.get("time_created_ns", 0) / 1e9,
+            ended=self._ended.get((group, order)),
         )
-        call = replace(call, ended=self._ended.get((group, call.order)))
-        more = self._details.get((group, call.order))
-        if more is None or not op.replace("_", "").startswith(more[0].replace("_", "")):
-            return call
-        _, root, reduction, splits = more
-        return replace(call, root=root, reduction=_name_of_reduction(reduction), splits=splits)
 
     def _wait(self, calls: list[Call], thread: int) -> Wait | None:
         """Return what a thread is waiting for, if that is certain."""
         wait = self._waits.get(thread)
-        if wait is None:
-            return self._pending_wait(calls)
+        if wait is None:  # a wait in C++: certain if exactly one collective is in flight
+            under_way = [call for call in calls if not call.finished]
+            if len(under_way) != 1 or (members := self._members().get(under_way[0].group)) is None:
+                return None
+            (call,) = under_way
+            return Wait(call.op, call.group, call.number, members, call.root, guessed=True)
         if wait.peer is not None:
             return wait
         same = [call for call in calls if (call.group, call.order) == (wait.group, wait.number)]
@@ -185,22 +190,10 @@ class CallLog:
         last = self._messages[-1]
         return Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
 
-    def _pending_wait(self, calls: list[Call]) -> Wait | None:
-        """Return what a wait in C++ is for, if exactly one collective is in flight."""
-        under_way = [call for call in calls if not call.finished]
-        if len(under_way) != 1:
-            return None
-        (call,) = under_way
-        members = self._members().get(call.group)
-        return None if members is None else Wait(call.op, call.group, call.number, members, call.root, guessed=True)
-
     def _members(self) -> dict[str, tuple[int, ...]]:
         """Return the ranks of each existing group, keyed by the group's name in a record."""
         groups = private_doors.ranks_of_groups().items()
-        return {self._group(group, over_nccl): ranks for group, ranks in groups for over_nccl in (False, True)}
-
-    def _group(self, group: Any, over_nccl: bool = False) -> str:
-        return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
+        return {self.name_of(group, over_nccl): ranks for group, ranks in groups for over_nccl in (False, True)}
 
     def _after_collective(self, op: str, call: tuple[Any, tuple, Mapping[str, Any]], work: Any, returned: bool) -> None:
         """Note a collective, once it has begun."""
@@ -216,7 +209,7 @@ class CallLog:
         root = getattr(options, "rootRank", None)
         over_nccl = private_doors.goes_over_nccl(group, arguments)
         counter = private_doors.backend_of(group, sys.modules["torch"].device("cuda")) if over_nccl else group
-        name, order = self._group(group, over_nccl), private_doors.sequence_number(counter)
+        name, order = self.name_of(group, over_nccl), private_doors.sequence_number(counter)
         splits = None
         if op == "all_to_all" and len(arguments) >= 4 and all(isinstance(a, list) for a in arguments[2:4]):
             splits = (tuple(arguments[3]), tuple(arguments[2]))
@@ -232,13 +225,13 @@ class CallLog:
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
-            self._sent["recv", self._group(group), ANYBODY, tag] += 1
+            self._sent["recv", self.name_of(group), ANYBODY, tag] += 1
             return None
         (tensor, *_), peer, tag = arguments[:3]
         ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and private_doors.goes_over_nccl(group, arguments)
         # NCCL ignores tags and matches messages by their order.
-        line = (kind, self._group(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
+        line = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
         self._sent[line] += 1
         number = self._sent[line]
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -257,22 +250,19 @@ class CallLog:
             self._messages.remove(message)
             self._sent[message.line] -= 1
 
-    def _note_end(self, wait: Wait | None) -> None:
-        if wait is None or wait.peer is not None:
-            return
-        self._ended.setdefault((wait.group, wait.number), time.time())
-        if len(self._ended) > MAX_ENTRIES:
-            self._ended.pop(next(iter(self._ended)), None)
-
     def _begin_wait(self, work: Any) -> None:
         self.moves += 1
         self._waits[threading.get_ident()] = self._works.get(work)
 
     def _end_wait(self, came_to_its_end: bool) -> None:
         wait, self._waits[threading.get_ident()] = self._waits.get(threading.get_ident()), None
-        if came_to_its_end:
-            self._note_end(wait)
-            self.waits_so_far += 1
+        if not came_to_its_end:
+            return
+        self.waits_so_far += 1
+        if wait is not None and wait.peer is None:
+            self._ended.setdefault((wait.group, wait.number), time.time())
+            if len(self._ended) > MAX_ENTRIES:
+                self._ended.pop(next(iter(self._ended)), None)
 
 
 _installed: list[CallLog] = []

@@ -32,7 +32,19 @@ Difference = Mapping[int, Call | Message]
 
 def first_difference(records: Mapping[int, Record]) -> Difference | None:
     """Return the first collective or message on which ranks disagree, as each rank called it, or None if they agree."""
-    return _collectives(records) or _messages(records)
+    meetings: dict[tuple[int, str], dict[int, Call]] = {}
+    for rank, record in records.items():
+        for call in record.calls:
+            meetings.setdefault((call.number, call.group), {})[rank] = call
+    for _, meeting in sorted(meetings.items(), key=lambda item: item[0][0]):
+        calls = meeting.values()
+        same = len({_terms(call)[:3] for call in calls}) == 1
+        # A root or a reduction that we don't know agrees with any other.
+        roots = {call.root for call in calls if call.root is not None}
+        reductions = {call.reduction for call in calls if call.reduction}
+        if not same or len(roots) > 1 or len(reductions) > 1 or not _splits_fit(meeting):
+            return meeting
+    return _unlike_messages(records)
 
 
 def odd_caller(difference: Difference) -> int | None:
@@ -43,26 +55,6 @@ def odd_caller(difference: Difference) -> int | None:
         return None
     odd = [rank for rank, call in difference.items() if _terms(call) != usual]
     return min(odd) if odd else None
-
-
-def _collectives(records: Mapping[int, Record]) -> Difference | None:
-    meetings: dict[tuple[str, int], dict[int, Call]] = {}
-    for rank, record in records.items():
-        for call in record.calls:
-            meetings.setdefault((call.group, call.number), {})[rank] = call
-    for _, meeting in sorted(meetings.items(), key=lambda item: item[0][1]):
-        if not _agree(meeting):
-            return meeting
-    return None
-
-
-def _agree(meeting: Mapping[int, Call]) -> bool:
-    calls = meeting.values()
-    if len({_terms(call)[:3] for call in calls}) > 1:
-        return False
-    roots = {call.root for call in calls if call.root is not None}
-    reductions = {call.reduction for call in calls if call.reduction}
-    return len(roots) <= 1 and len(reductions) <= 1 and _splits_fit(meeting)
 
 
 def _terms(call: Call | Message) -> tuple:
@@ -82,7 +74,7 @@ def _splits_fit(meeting: Mapping[int, Call]) -> bool:
     return all(called[i][0][j] == called[j][1][i] for i in range(len(called)) for j in range(len(called)))
 
 
-def _messages(records: Mapping[int, Record]) -> Difference | None:
+def _unlike_messages(records: Mapping[int, Record]) -> Difference | None:
     """Return the first message whose receiver expects a different dtype or size, as each side called it."""
     receives = {
         (m.peer, rank, m.group, m.tag, m.number): m
@@ -113,14 +105,24 @@ class Deadlock:
 
     def describe(self, idle: Collection[int] = ()) -> str:
         """Return who waits for whom, as a sentence without a period. `idle` are ranks that do not run this cell."""
-        if self.returned:
-            groups: dict[tuple[str, frozenset[int]], list[int]] = {}
-            for rank, needed in sorted(self.needs.items()):
-                if missing := needed & self.returned:
-                    groups.setdefault((self.waits[rank].op, missing), []).append(rank)
-            waits = [_vain_wait(ranks, op, sorted(missing), idle) for (op, missing), ranks in groups.items()]
-            return "; ".join(waits)
-        return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in self._circle())
+        if not self.returned:  # then there is a circle: ranks that each wait for the next one, the last for the first
+            path = [min(self.needs)]
+            while (following := min(self.needs[path[-1]] & self.needs.keys())) not in path:
+                path.append(following)
+            circle = path[path.index(following) :]
+            return ", ".join(f"rank {rank} waits for {name_ranks(sorted(self.needs[rank]))}" for rank in circle)
+        groups: dict[tuple[str, frozenset[int]], list[int]] = {}
+        for rank, needed in sorted(self.needs.items()):
+            if missing := needed & self.returned:
+                groups.setdefault((self.waits[rank].op, missing), []).append(rank)
+        sentences = []
+        for (op, missing), ranks in groups.items():
+            verb, is_one = "waits" if len(ranks) == 1 else "wait", len(missing) == 1
+            why = f"{'has' if is_one else 'have'} returned"
+            if missing <= set(idle):
+                why = f"{'does' if is_one else 'do'} not run this cell"
+            sentences.append(f"{name_ranks(ranks)} {verb} in {op} for {name_ranks(sorted(missing))}, which {why}")
+        return "; ".join(sentences)
 
     def culprits(self, ranks: int) -> tuple[int, ...]:
         """Return the ranks that returned too early; if those are the majority, the ranks that made an extra call."""
@@ -132,15 +134,6 @@ class Deadlock:
         counts = Counter(rank for needed in self.needs.values() for rank in needed).most_common(2)
         stands_out = len(counts) == 1 or counts[0][1] > counts[1][1]
         return (counts[0][0],) if stands_out else ()
-
-    def _circle(self) -> list[int]:
-        """Return a cycle: ranks that each wait for the next one, the last for the first."""
-        path = [min(self.needs)]
-        while True:
-            following = min(self.needs[path[-1]] & self.needs.keys())
-            if following in path:
-                return path[path.index(following) :]
-            path.append(following)
 
 
 def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock | None:
@@ -185,14 +178,6 @@ def awaited_ranks(records: Mapping[int, Record], states: Mapping[int, Where]) ->
             needed |= _needs(rank, wait, all_records, finished=set(states) - waiting)
     awaited = tuple(sorted(needed - waiting))
     return awaited if 2 * len(awaited) < len(states) else ()
-
-
-def _vain_wait(ranks: list[int], op: str, missing: list[int], idle: Collection[int]) -> str:
-    verb, is_one = "waits" if len(ranks) == 1 else "wait", len(missing) == 1
-    why = f"{'has' if is_one else 'have'} returned"
-    if set(missing) <= set(idle):
-        why = f"{'does' if is_one else 'do'} not run this cell"
-    return f"{name_ranks(ranks)} {verb} in {op} for {name_ranks(missing)}, which {why}"
 
 
 def _needs(rank: int, wait: Wait, records: Mapping[int, Record], finished: set[int]) -> set[int]:

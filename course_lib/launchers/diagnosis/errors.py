@@ -52,12 +52,12 @@ class RankFailed(LaunchError):
     ) -> None:
         self.rank, self.exception, self.stack, self.also = rank, exception, tuple(stack), tuple(also)
         self.raised = raised
-        text = f"rank {rank} raised {message}"
-        if stack:
-            text += "\n\n" + describe_stack(stack)
-        if also:
-            text += f"\n\n{name_ranks(also)} raised too."
-        super().__init__(text)
+        parts = [
+            f"rank {rank} raised {message}",
+            describe_stack(stack),
+            f"{name_ranks(also)} raised too." if also else "",
+        ]
+        super().__init__("\n\n".join(filter(None, parts)))
 
 
 class CollectivesDiffer(LaunchError):
@@ -66,24 +66,18 @@ class CollectivesDiffer(LaunchError):
     `rank` is the one that differs from the majority, or None if there is no majority.
     """
 
-    OF_A_COLLECTIVE = (
-        "the ranks called different collectives",
-        "Every rank must make the same call, with the same shape and dtype, in the same order.",
-    )
-    OF_A_MESSAGE = (
-        "a message does not match its receive",
-        "The receiver needs a tensor with the same number of elements and the same dtype as the sender's.",
-    )
-
     def __init__(self, *, odd: int | None, calls: dict[int, str], places: dict[int, str], after: str = "") -> None:
         self.rank, self.calls = odd, calls
+        if all(call.startswith(("send ", "recv ")) for call in calls.values()):
+            headline = "a message does not match its receive"
+            rule = "The receiver needs a tensor with the same number of elements and the same dtype as the sender's."
+        else:
+            headline = "the ranks called different collectives"
+            terms = "shape, dtype and root" if all(" rank " in call for call in calls.values()) else "shape and dtype"
+            rule = f"Every rank must make the same call, with the same {terms}, in the same order."
+        blame = "" if odd is None else f"; rank {odd} is the odd one out"
         width = max(map(len, calls.values()))
         rows = [f"  rank {rank}  {call:<{width}}  {places.get(rank, '')}" for rank, call in sorted(calls.items())]
-        blame = "" if odd is None else f"; rank {odd} is the odd one out"
-        message = all(call.startswith(("send ", "recv ")) for call in calls.values())
-        headline, rule = self.OF_A_MESSAGE if message else self.OF_A_COLLECTIVE
-        if all(" rank " in call for call in calls.values()) and not message:
-            rule = rule.replace("shape and dtype", "shape, dtype and root")
         table = "\n".join(row.rstrip() for row in rows)
         super().__init__(f"{headline}{blame}\n\n{table}\n\n{rule}" + (f"\n\n{after}" if after else ""))
 
@@ -95,21 +89,14 @@ class RankDied(LaunchError):
         self, *, rank: int, exitcode: int, stack: Sequence[Frame] = (), before: str = "its function returned"
     ) -> None:
         self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
-        text = f"rank {rank} {self._ending(exitcode)} before {before}"
-        if stack:
-            text += "\n\n" + describe_stack(stack)
-        super().__init__(text)
-
-    @staticmethod
-    def _ending(exitcode: int) -> str:
         if exitcode >= 0:
-            return f"ended with exit code {exitcode}"
-        try:
-            name = signal.Signals(-exitcode).name
-        except ValueError:
-            name = f"signal {-exitcode}"
-        hint = " (out of memory is the usual reason)" if name == "SIGKILL" else ""
-        return f"was killed by {name}{hint}"
+            ending = f"ended with exit code {exitcode}"
+        else:
+            numbers = {number.value: number.name for number in signal.Signals}
+            name = numbers.get(-exitcode, f"signal {-exitcode}")
+            ending = f"was killed by {name}" + " (out of memory is the usual reason)" * (name == "SIGKILL")
+        text = f"rank {rank} {ending} before {before}"
+        super().__init__(f"{text}\n\n{describe_stack(stack)}" if stack else text)
 
 
 class PeersLost(LaunchError):
@@ -136,14 +123,10 @@ class RanksStuck(LaunchError):
     def __init__(self, *, where: dict[int, Where], because: str = "", spent: str = "", odd: Sequence[int] = ()) -> None:
         self.where, self.proven = where, bool(because)
         self.odd = tuple(odd) or odd_ones_out(where)
-        head = f"the ranks wait forever; {because}" if because else f"not finished after {spent}; {self._verdict()}"
+        be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
+        stands_out = f"{name_ranks(self.odd)} {be}" if self.odd else all_alike(where) or "no rank stands out"
+        head = f"the ranks wait forever; {because}" if because else f"not finished after {spent}; {stands_out}"
         super().__init__(f"{head}\n\n{_table(where)}")
-
-    def _verdict(self) -> str:
-        if self.odd:
-            be = "is the odd one out" if len(self.odd) == 1 else "are the odd ones out"
-            return f"{name_ranks(self.odd)} {be}"
-        return all_alike(self.where) or "no rank stands out"
 
 
 class Detached(LaunchError):
@@ -195,24 +178,20 @@ def odd_ones_out(states: dict[int, Where]) -> tuple[int, ...]:
 
 def in_one_line(states: dict[int, Where]) -> str:
     """Summarize what the ranks are doing, grouped: `ranks 0 and 1: waiting in all_reduce, rank 2: running`."""
-    groups: dict[str, list[int]] = {}
-    for rank, state in sorted(states.items()):
-        groups.setdefault(_doing(state), []).append(rank)
-    return ", ".join(f"{name_ranks(ranks)}: {doing}" for doing, ranks in groups.items())
-
-
-def _doing(state: Where) -> str:
-    """Return what a rank is doing in a few words, with the learner's line number."""
-    if state.doing == "returned":
-        return "done"
     descriptions = {
-        "waiting": f"waiting in {state.collective}",
-        "computing": f"computing on its GPU before {state.collective}",
+        "returned": "done",
+        "idle": "idle",
+        "waiting": "waiting in {}",
+        "computing": "computing on its GPU before {}",
         "stopped": "stopped by a signal",
     }
-    description = descriptions.get(state.doing, "running")
-    whom = f" {state.whom}" if state.whom else ""
-    return description + whom + (f" (line {state.frame.line})" if state.frame else "")
+    groups: dict[str, list[int]] = {}
+    for rank, state in sorted(states.items()):
+        doing = descriptions.get(state.doing, "running").format(state.collective)
+        if state.doing not in ("returned", "idle"):
+            doing += f" {state.whom}" * bool(state.whom) + (f" (line {state.frame.line})" if state.frame else "")
+        groups.setdefault(doing, []).append(rank)
+    return ", ".join(f"{name_ranks(ranks)}: {doing}" for doing, ranks in groups.items())
 
 
 def _table(states: dict[int, Where]) -> str:
@@ -233,9 +212,9 @@ def explain_failure(error: BaseException) -> str:
     """Return what went wrong and what to do about it."""
     if isinstance(error, CannotStart):
         return str(error)
-    if isinstance(error, MemoryError):
-        return "this machine has too little memory: launch fewer ranks"
     number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return "this machine has too little memory: launch fewer ranks"
     if number in (errno.EMFILE, errno.ENFILE):
         return (
             f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
@@ -246,8 +225,6 @@ def explain_failure(error: BaseException) -> str:
             f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some threads: raise "
             "the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks"
         )
-    if number == errno.ENOMEM:
-        return "this machine has too little memory: launch fewer ranks"
     if number == errno.ENOSPC:
         return "the disk for temporary files is full: free up space there, or set TMPDIR to another folder"
     if "AF_UNIX path too long" in str(error):
@@ -259,7 +236,5 @@ def explain_failure(error: BaseException) -> str:
 
 def _limit(name: str) -> str:
     """Return ` (64 are allowed)`, or "" if no limit is known."""
-    if resource is None:
-        return ""
-    soft, _ = resource.getrlimit(getattr(resource, name))
-    return "" if soft == resource.RLIM_INFINITY else f" ({soft} are allowed)"
+    soft = resource.getrlimit(getattr(resource, name))[0] if resource else -1
+    return "" if resource is None or soft == resource.RLIM_INFINITY else f" ({soft} are allowed)"

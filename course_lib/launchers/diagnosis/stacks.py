@@ -139,28 +139,26 @@ def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
     A blocking call appears on the stack by name. A wait for work started earlier, explicitly or by the backward pass
     of DistributedDataParallel, is C code; then `pending` is what the rank waits for.
     """
-    collective = next((f.function for f in stack if f.file.replace(os.sep, "/").endswith(COLLECTIVE_MODULES)), None)
+    user_frames = [frame for frame in stack if not _library_of(frame.file)]
+    at = user_frames[-1] if user_frames else stack[-1] if stack else None
+    paths = [frame.file.replace(os.sep, "/") for frame in stack]
+    called = [f.function for f, path in zip(stack, paths, strict=True) if path.endswith(COLLECTIVE_MODULES)]
+    collective = called[0] if called else None
     if collective and collective.startswith(ONLY_LOOKS):
-        return Where("running", None, _user_frame(stack))
+        return Where("running", None, at)
     if collective in ("wait", "wait_tensor", "trigger_wait"):
         collective = pending or collective
     if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
-    if collective is None and stack and re.search(TALKS_IN_C, stack[-1].file.replace(os.sep, "/")):
+    if collective is None and stack and re.search(TALKS_IN_C, paths[-1]):
         collective = pending
-    return Where("waiting" if collective else "running", collective, _user_frame(stack))
-
-
-def _user_frame(stack: Sequence[Frame]) -> Frame | None:
-    """Return the learner's innermost frame, or the innermost frame if none is the learner's."""
-    user_frames = [frame for frame in stack if not _is_library(frame.file)]
-    return user_frames[-1] if user_frames else (stack[-1] if stack else None)
+    return Where("waiting" if collective else "running", collective, at)
 
 
 def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
     """Return the frames of the learner's code, without the frames of libraries, including this one."""
     outside = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
-    user_frames = [frame for frame in outside if not _is_library(frame.file)]
+    user_frames = [frame for frame in outside if not _library_of(frame.file)]
     # Before Python 3.12, a comprehension has a separate frame on the same line.
     repeated = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(user_frames)]
     return user_frames[:1] + [frame for frame, again in zip(user_frames[1:], repeated, strict=True) if not again]
@@ -169,7 +167,7 @@ def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
 def describe_stack(stack: Sequence[Frame]) -> str:
     """Format a stack as text, oldest call first, like a Python traceback. Calls inside a library are only counted."""
     lines = []
-    has_user_frames = any(not _is_library(frame.file) for frame in stack)
+    has_user_frames = any(not _library_of(frame.file) for frame in stack)
     for library, run in groupby(stack, key=lambda frame: _library_of(frame.file)):
         frames = list(run)
         if library and has_user_frames and len(frames) > 2:
@@ -185,9 +183,10 @@ def describe_stack(stack: Sequence[Frame]) -> str:
 
 def short_name(file: str) -> str:
     """Return `Cell In[3]` for a notebook cell, otherwise the path relative to its package or folder."""
-    cell = _cell_name(file)
-    if cell:
-        return cell
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    if number is not None:
+        return f"Cell In[{number}]"
     roots = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")]
     roots += [path for path in sys.path if path] + [os.getcwd()]
     for root in sorted((r for r in roots if r), key=len, reverse=True):
@@ -201,23 +200,12 @@ def cell_sources() -> dict[str, tuple]:
     return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
 
 
-def _cell_name(file: str) -> str | None:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
-    return None if number is None else f"Cell In[{number}]"
-
-
-def _is_library(file: str) -> bool:
+def _library_of(file: str) -> str:
+    """Return `torch` for a file of that package, `Python` for the standard library, "" for the learner's and ours."""
     path = file.replace(os.sep, "/")
     if "/course_lib/" in path:
-        return False
-    stdlib = sysconfig.get_path("stdlib").replace(os.sep, "/")
-    return "/site-packages/" in path or "/dist-packages/" in path or path.startswith((stdlib, "<frozen"))
-
-
-def _library_of(file: str) -> str:
-    """Return `torch` for a file of that package, `Python` for the standard library, "" for the learner's own files."""
-    if not _is_library(file):
         return ""
-    package = re.search(r"/(?:site|dist)-packages/([^/]+)/", file.replace(os.sep, "/"))
-    return package[1] if package else "Python"
+    if package := re.search(r"/(?:site|dist)-packages/([^/.]+)", path):
+        return package[1]
+    is_python = path.startswith((sysconfig.get_path("stdlib").replace(os.sep, "/"), "<frozen"))
+    return "Python" if is_python else ""

@@ -6,8 +6,9 @@ import ast
 import builtins
 import linecache
 import symtable
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from course_lib.launchers.process import pickling
@@ -18,45 +19,38 @@ MAX_BYTES = 1 << 20  # of a value that is sent with a cell's result; `team.pull`
 MAX_WIDTH = 120  # columns of a notebook's output
 
 
-def parse(code: str, name: str) -> ast.Module:
-    """Return the parsed cell. `name` stands for its file. Raises SyntaxError."""
-    return ast.parse(code, name)
-
-
-def names_in(code: str, name: str = "<cell>") -> tuple[list[str], set[str]]:
-    """Return the names that a cell reads before it assigns them, in order, and the names that it assigns."""
+def names_in(code: str, name: str = "<cell>") -> list[str]:
+    """Return the names that a cell reads before it assigns them, in order."""
     used: dict[str, None] = {}
     bound: set[str] = set()
-    for statement in parse(code, name).body:
+    for statement in ast.parse(code, name).body:
         reads, writes = _reads_and_writes(statement)
         reads_first = isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr))
         hidden = bound if reads_first else bound | writes
         used |= dict.fromkeys(read for read in reads if read not in hidden)
         bound |= writes
-    return [read for read in used if not hasattr(builtins, read)], bound
+    return [read for read in used if not hasattr(builtins, read)]
 
 
 def _reads_and_writes(statement: ast.stmt) -> tuple[list[str], set[str]]:
     """Return the global names that one statement reads, including in functions it defines, and those it assigns."""
     table = symtable.symtable(ast.unparse(statement), "<cell>", "exec")
-    top = {symbol.get_name(): symbol for symbol in table.get_symbols()}
-    writes = {name for name, symbol in top.items() if symbol.is_assigned() or symbol.is_imported()}
-    reads = [name for name, symbol in top.items() if symbol.is_referenced()]
+    symbols = table.get_symbols()
+    writes = {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
+    reads = [symbol.get_name() for symbol in symbols if symbol.is_referenced()]
     if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
         reads.append(statement.target.id)
-    for child in _descendants(table):
+    inner = table.get_children()  # of functions and classes; the loop appends theirs
+    for child in inner:
+        inner += child.get_children()
         reads += [symbol.get_name() for symbol in child.get_symbols() if symbol.is_global() and symbol.is_referenced()]
     return reads, writes
-
-
-def _descendants(table: symtable.SymbolTable) -> list[symtable.SymbolTable]:
-    return [table for child in table.get_children() for table in (child, *_descendants(child))]
 
 
 def execute(code: str, name: str, namespace: dict[str, Any]) -> Any:
     """Run a cell and return its last expression, or None if it ends with a statement or a semicolon."""
     linecache.cache[name] = source_entry(code, name)
-    tree = parse(code, name)
+    tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), namespace)
     if not isinstance(last, ast.Expr):
@@ -131,14 +125,9 @@ def side_by_side(texts: Mapping[int, str]) -> str:
     if all(len(lines) == 1 for lines in blocks.values()):
         return "\n".join(f"{heads[rank]:<{width}}  {lines[0]}" for rank, lines in blocks.items())
     columns = [[heads[rank], *lines] for rank, lines in blocks.items()]
-    if sum(max(map(len, column)) + 3 for column in columns) - 3 <= MAX_WIDTH:
-        return _in_columns(columns)
-    return "\n".join("\n".join(column) for column in columns)
-
-
-def _in_columns(columns: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in columns]
-    height = max(map(len, columns))
-    rows = [[column[row] if row < len(column) else "" for column in columns] for row in range(height)]
+    if sum(widths) + 3 * (len(widths) - 1) > MAX_WIDTH:
+        return "\n".join("\n".join(column) for column in columns)
+    rows = zip_longest(*columns, fillvalue="")
     padded = (" | ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in padded)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from course_lib import machine
@@ -67,7 +67,8 @@ class LiveRank:
         try:
             started_at = time.monotonic()
             value = self._value_of(task)
-            self.process.finish(pickling.pack_value((value, self._public_names())), started_at, time.monotonic())
+            names = sorted(name for name in self.names if not name.startswith("_"))
+            self.process.finish(pickling.pack_value((value, names)), started_at, time.monotonic())
         except BaseException as error:
             self._in_task = False
             self.left_batches += private_doors.was_in_batch(error)
@@ -104,9 +105,6 @@ class LiveRank:
             main = threading.main_thread().ident
             if self._in_task and main is not None and hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, signal.SIGINT)
-
-    def _public_names(self) -> list[str]:
-        return sorted(name for name in self.names if not name.startswith("_"))
 
 
 def run_cell(
@@ -173,11 +171,12 @@ def _holds_group(value: Any) -> bool:
     """Return whether a value is a process group, a model wrapper or mesh that holds one, or has one in an attribute."""
     import torch.distributed as dist
 
-    kinds = ("DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh")
-    attributes = list(vars(value).values()) if hasattr(value, "__dict__") and not isinstance(value, type) else []
-    candidates = [value, *([] if isinstance(value, types.ModuleType) else attributes)]
+    kinds = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh"}
+    candidates = [value]
+    if hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)):
+        candidates += vars(value).values()
     return any(
-        isinstance(candidate, dist.ProcessGroup) or {c.__name__ for c in type(candidate).__mro__} & {*kinds}
+        isinstance(candidate, dist.ProcessGroup) or {c.__name__ for c in type(candidate).__mro__} & kinds
         for candidate in candidates
     )
 
@@ -195,13 +194,8 @@ def abort_groups() -> None:
             backend = private_doors.backend_of(group, torch.device("cuda"))
             if "nccl" in type(backend).__name__.lower():
                 backend.abort()
-    for sock in _accepted_connections():
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
-
-
-def _accepted_connections() -> Iterator[socket.socket]:
     listening_ports = {sock.getsockname()[1] for sock in machine.internet_sockets() if machine.is_listening(sock)}
     for sock in machine.internet_sockets():
         if not machine.is_listening(sock) and sock.getsockname()[1] in listening_ports:
-            yield sock
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)

@@ -238,9 +238,8 @@ class Team:
 
     def _missing(self, code: str, file: str, chosen: list[int], namespace: Mapping[str, Any]) -> bytes:
         """Pack the notebook's values for names that the cell uses and that a rank lacks, and print the names."""
-        used, _ = names_in(code, file)
-        names_by_rank = [self.names.get(rank, tasks.PREDEFINED) for rank in chosen]
-        missing = [name for name in used if name in namespace and any(name not in names for names in names_by_rank)]
+        on_all = set.intersection(*(set(self.names.get(rank, tasks.PREDEFINED)) for rank in chosen))
+        missing = [name for name in names_in(code, file) if name in namespace and name not in on_all]
         packed = pickling.pack_names({name: namespace[name] for name in missing})
         if missing:
             print(f"[team] sent from the notebook: {', '.join(missing)}")

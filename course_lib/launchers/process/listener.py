@@ -95,7 +95,13 @@ class Listener:
                 self.send(messages.DISMISS)
             return self._run()
         except KeyboardInterrupt:
-            raise self._interrupted() from None
+            after = f"after {time.monotonic() - self.started_at:.1f} s"
+            if len(self.started) < self.ranks:
+                raise Interrupted(f"{after}, while the ranks were starting") from None
+            with contextlib.suppress(LaunchError, KeyboardInterrupt):
+                self.ask_where()  # which is what the user wants to know
+            then = "the cell was stopped on all ranks" if self.task else "all ranks were stopped"
+            raise Interrupted(after, self._states(), then=then) from None
         except LaunchError as error:
             error.output = self.output.lines
             error.spans = [span for report in (*self.returned.values(), *self.raised) for span in report.spans]
@@ -200,8 +206,7 @@ class Listener:
     def _show_where(self) -> None:
         """Show in one line where the ranks are."""
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
-        states = self._states() | dict.fromkeys(self.returned, Where("returned"))
-        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {in_one_line(states)}")
+        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {in_one_line(self._states())}")
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.task):
@@ -258,20 +263,10 @@ class Listener:
         with contextlib.suppress(OSError):  # if the supervisor is gone, we find out when we listen
             self.supervisor.send(order)
 
-    def _interrupted(self) -> Interrupted:
-        """Return an `Interrupted` that says where the ranks were, which is what the user wants to know."""
-        after = f"after {time.monotonic() - self.started_at:.1f} s"
-        if len(self.started) < self.ranks:
-            return Interrupted(f"{after}, while the ranks were starting")
-        with contextlib.suppress(LaunchError, KeyboardInterrupt):
-            self.ask_where()
-        states = dict.fromkeys(self.returned, Where("returned")) | dict.fromkeys(self.idle, Where("idle"))
-        then = "the cell was stopped on all ranks" if self.task else "all ranks were stopped"
-        return Interrupted(after, self._states() | states, then=then)
-
     def _states(self) -> dict[int, Where]:
         """Return where each rank is. A rank that does not answer counts as running."""
         states = {rank: self.located.get(rank, Where("running")) for rank in range(self.ranks)}
+        states |= dict.fromkeys(self.returned, Where("returned"))
         return states | dict.fromkeys(self.idle, Where("idle"))
 
     def _run(self) -> Run:

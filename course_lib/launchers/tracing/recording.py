@@ -106,20 +106,13 @@ class Profile:
 
 def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
     """Return the calls that the flight recorder timed, with times on the clock of `time.monotonic()`."""
-    shift = wall_minus_monotonic()
-    return [
-        Collective(
-            rank,
-            call.group,
-            call.number,
-            call.op,
-            call.began - shift,
-            None if call.ended is None else max(call.began, call.ended) - shift,
-            str(call),
-        )
-        for call in calls
-        if call.began
-    ]
+    shift, recorded = wall_minus_monotonic(), []
+    for call in calls:
+        if call.began:
+            end = None if call.ended is None else max(call.began, call.ended) - shift
+            began = call.began - shift
+            recorded.append(Collective(rank, call.group, call.number, call.op, began, end, str(call)))
+    return recorded
 
 
 def complete_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

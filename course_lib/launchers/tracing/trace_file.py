@@ -42,11 +42,13 @@ def write_trace(
     core_waits: Mapping[int, Sequence[tuple[float, float]]] | None = None,
 ) -> Path:
     """Write the trace file and return its path. If the name ends in .gz, it is compressed; Perfetto opens that, too."""
-    events = trace_events(ranks, spans, collectives, profiles) + _counters(core_waits or {})
+    events = trace_events(ranks, spans, collectives, profiles)
+    for rank, samples in (core_waits or {}).items():  # a curve below the rank's rows
+        counter = {"ph": "C", "name": CORE_WAIT, "pid": rank, "tid": 0}
+        events += [counter | {"ts": at * 1e6, "args": {"seconds": seconds}} for at, seconds in samples]
     facts = {"written by": WRITTEN_BY, "ranks": ranks, "paced": any(span.paced for span in spans)}
-    text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}, separators=(",", ":"))
-    data = text.encode()
-    path = Path(path)
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
+    data, path = json.dumps(trace, separators=(",", ":")).encode(), Path(path)
     try:
         path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     except OSError as error:
@@ -87,8 +89,9 @@ def trace_events(
         timed += in_rows
     timed += _arrows(timed)
     for profile in profiles:
-        more_named, more_timed = _profiled(profile)
-        named, timed = named + more_named, timed + more_timed
+        of_profile = _profiled(profile)
+        named += [event for event in of_profile if event["ph"] == "M"]
+        timed += [event for event in of_profile if event["ph"] != "M"]
     return named + sorted(timed, key=lambda event: (event["ts"], -event.get("dur", 0.0)))
 
 
@@ -113,18 +116,16 @@ def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
     """Return the number of ranks in a trace, and its spans, including exposed communication."""
     ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
     rows = [*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)]
-    slices = [event for event in events if event["ph"] == "X" and event["tid"] in rows]
     return ranks, [
         Span(
             event["pid"],
             event["cat"],
             event["ts"] / 1e6,
             (event["ts"] + event["dur"]) / 1e6,
-            event["args"].get("paced", False),
-            event["args"].get("peer"),
-            event["args"].get("label", ""),
+            **{name: event["args"][name] for name in ("paced", "peer", "label") if name in event["args"]},
         )
-        for event in slices
+        for event in events
+        if event["ph"] == "X" and event["tid"] in rows
     ]
 
 
@@ -153,9 +154,7 @@ def _event_of_span(span: Span) -> Event:
 
 def _events_of_collectives(collectives: Sequence[Collective]) -> Iterator[Event]:
     """Yield the collectives' events. One whose end we did not see lasts until its last rank arrives."""
-    last_arrivals: dict[tuple[str, int], float] = {}
-    for call in collectives:
-        last_arrivals[call.key] = max(call.start, last_arrivals.get(call.key, call.start))
+    last_arrivals = {call.key: call.start for call in sorted(collectives, key=lambda call: call.start)}
     for call in collectives:
         end = last_arrivals[call.key] if call.end is None else call.end
         more = {"group": call.group, "number": call.number, "of": call.text, "end": "seen" if call.end else "not seen"}
@@ -200,8 +199,8 @@ def _arrows(timed: Sequence[Event]) -> list[Event]:
     return events
 
 
-def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
-    """Return the profiler's events as rows of the rank: the events that name the rows, and the timed events."""
+def _profiled(profile: Profile) -> list[Event]:
+    """Return the profiler's events as rows of the rank, and the names of these rows."""
     rows: dict[tuple[Any, Any], int] = {}
     names: dict[int, str] = {}
     timed = []
@@ -213,25 +212,14 @@ def _profiled(profile: Profile) -> tuple[list[Event], list[Event]]:
         moved = {"pid": profile.rank, "tid": row, "ts": event["ts"] + profile.zero * 1e6}
         identity = {"id": f"rank {profile.rank}: {event['id']}"} if "id" in event else {}
         timed.append(event | moved | identity)
-    used = {event["tid"] for event in timed}
-    return [_name(profile.rank, row, "thread_name", names.get(row, "profiler")) for row in sorted(used)], timed
-
-
-def _counters(core_waits: Mapping[int, Sequence[tuple[float, float]]]) -> list[Event]:
-    """Return counter events for how long each rank has waited for a core. They show as a curve below its rows."""
-    return [
-        {"ph": "C", "name": CORE_WAIT, "pid": rank, "tid": 0, "ts": at * 1e6, "args": {"seconds": seconds}}
-        for rank, samples in core_waits.items()
-        for at, seconds in samples
-    ]
+    used = sorted({event["tid"] for event in timed})
+    return timed + [_name(profile.rank, row, "thread_name", names.get(row, "profiler")) for row in used]
 
 
 def _complete(rank: int, name: str, kind: str, start: float, end: float, more: dict[str, Any]) -> Event:
     args = {key: value for key, value in more.items() if value is not None}
-    duration = max(end - start, MIN_DURATION) * 1e6
-    return {"ph": "X", "name": name, "cat": kind, "pid": rank, "tid": 0, "ts": start * 1e6, "dur": duration} | {
-        "args": args
-    }
+    times = {"ts": start * 1e6, "dur": max(end - start, MIN_DURATION) * 1e6}
+    return {"ph": "X", "name": name, "cat": kind, "pid": rank, "tid": 0, **times, "args": args}
 
 
 def _name(rank: int, row: int, kind: str, name: str) -> Event:
