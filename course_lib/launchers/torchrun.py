@@ -20,7 +20,7 @@ from course_lib import machine, trace
 from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import RankFailed
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import pickling
@@ -154,7 +154,7 @@ def _report(rank: int, started_at: float, log: CallLog | None) -> Returned:
     ended_at, calls = time.monotonic(), log.calls() if log else []
     recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
     recorded["core_waits"] = trace.recorder.core_waits
-    return Returned(rank, b"", trace.recorder.spans, Record(), started_at, ended_at, **recorded)
+    return Returned(rank, b"", trace.recorder.spans, RankRecord(), started_at, ended_at, **recorded)
 
 
 def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:

@@ -12,25 +12,25 @@ import torch.distributed as dist
 from course_lib import LaunchError, launch
 from course_lib.launchers.diagnosis.call_log import CallLog, watch_calls
 from course_lib.launchers.diagnosis.deadlock import awaited_ranks, find_deadlock, first_difference, odd_caller
-from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
+from course_lib.launchers.diagnosis.record import ANYBODY, LoggedCall, LoggedMessage, RankRecord, Wait
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_dump
 
 ALL = (0, 1, 2, 3)
 
 
-def in_collective(number: int, op: str = "all_reduce", root: int | None = None, **more) -> Record:
+def in_collective(number: int, op: str = "all_reduce", root: int | None = None, **more) -> RankRecord:
     """A rank that waits in the `number`-th collective of all four."""
-    return Record(begun={"g": number}, wait=Wait(op, "g", number, ALL, root=root), **more)
+    return RankRecord(begun={"g": number}, wait=Wait(op, "g", number, ALL, root=root), **more)
 
 
-def receiving(peer: int, number: int = 1, sent: dict | None = None) -> Record:
+def receiving(peer: int, number: int = 1, sent: dict | None = None) -> RankRecord:
     posted = {("recv", "g", peer, 0): number}
-    return Record(wait=Wait("recv", "g", number, peer=peer), sent=posted | (sent or {}))
+    return RankRecord(wait=Wait("recv", "g", number, peer=peer), sent=posted | (sent or {}))
 
 
-def through(number: int, **more) -> Record:
+def through(number: int, **more) -> RankRecord:
     """A rank that has begun so many collectives, and waits for nothing."""
-    return Record(begun={"g": number}, **more)
+    return RankRecord(begun={"g": number}, **more)
 
 
 def test_ranks_that_wait_for_one_that_has_returned_wait_in_vain():
@@ -58,7 +58,7 @@ IN_G = Wait("all_reduce", "g", 2, (0, 1))
 NO_DEADLOCK = {
     "one still computes": ({0: in_collective(3), 1: through(2), 2: in_collective(3)}, set()),
     "all have come": ({0: in_collective(3), 1: in_collective(3), 2: in_collective(3), 3: in_collective(3)}, set()),
-    "the message is on its way": ({0: receiving(1), 1: Record(sent={("send", "g", 0, 0): 1})}, {1}),
+    "the message is on its way": ({0: receiving(1), 1: RankRecord(sent={("send", "g", 0, 0): 1})}, {1}),
     "a thread may still help": ({0: in_collective(3), 1: through(2, alone=False)}, {1}),
     "the one who waits has threads": ({0: in_collective(3, alone=False), 1: through(2)}, {1}),
     "a broadcast waits for its root alone": (
@@ -66,14 +66,20 @@ NO_DEADLOCK = {
         set(),
     ),
     "somebody takes what comes from anybody": (
-        {0: Record(wait=Wait("send", "g", 1, peer=1)), 1: Record(sent={("recv", "g", ANYBODY, 0): 1})},
+        {0: RankRecord(wait=Wait("send", "g", 1, peer=1)), 1: RankRecord(sent={("recv", "g", ANYBODY, 0): 1})},
         {1},
     ),
     "one moved on while it was recorded": (
-        {0: Record(begun={"g": 1}, wait=Wait("all_gather", "h", 1, (0, 1))), 1: Record(begun={"g": 2}, wait=IN_G)},
+        {
+            0: RankRecord(begun={"g": 1}, wait=Wait("all_gather", "h", 1, (0, 1))),
+            1: RankRecord(begun={"g": 2}, wait=IN_G),
+        },
         set(),
     ),
-    "another group": ({0: in_collective(3), 1: Record(begun={"g": 3, "h": 1}, wait=Wait("x", "h", 1, (1, 2)))}, set()),
+    "another group": (
+        {0: in_collective(3), 1: RankRecord(begun={"g": 3, "h": 1}, wait=Wait("x", "h", 1, (1, 2)))},
+        set(),
+    ),
 }
 
 
@@ -89,8 +95,10 @@ def test_the_one_who_holds_the_others_up_is_found_behind_those_who_wait_for_them
     assert awaited_ranks(records, where) == (1,)
 
 
-def call(**changes) -> Record:
-    return Record(calls=[Call(**{"group": "g", "number": 1, "op": "broadcast", "dtype": "float32"} | changes)])
+def call(**changes) -> RankRecord:
+    return RankRecord(
+        calls=[LoggedCall(**{"group": "g", "number": 1, "op": "broadcast", "dtype": "float32"} | changes)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,20 +121,23 @@ def test_numbers_of_another_generation_are_not_compared():
     assert first_difference({0: call(group="0/0/0"), 1: call(group="1/0/0", op="barrier")}) is None
 
 
-def message(kind: str, peer: int, *, number: int = 1, dtype: str = "float32", shape: tuple = (4,)) -> Message:
-    return Message(kind, "g", peer, 0, number, dtype, shape)
+def message(kind: str, peer: int, *, number: int = 1, dtype: str = "float32", shape: tuple = (4,)) -> LoggedMessage:
+    return LoggedMessage(kind, "g", peer, 0, number, dtype, shape)
 
 
 @pytest.mark.parametrize(("received", "fits"), [((4,), True), ((2, 2), True), ((5,), False)])
 def test_a_message_must_be_received_as_large_as_it_was_sent(received, fits):
-    records = {0: Record(messages=[message("send", 1)]), 1: Record(messages=[message("recv", 0, shape=received)])}
+    records = {
+        0: RankRecord(messages=[message("send", 1)]),
+        1: RankRecord(messages=[message("recv", 0, shape=received)]),
+    }
     assert (first_difference(records) is None) is fits
 
 
 def test_messages_are_compared_in_order():
     sent = [message("send", 1, number=1, shape=(2,)), message("send", 1, number=2, shape=(3,))]
     received = [message("recv", 0, number=2, shape=(3,)), message("recv", 0, number=1, shape=(2,))]
-    assert first_difference({0: Record(messages=sent), 1: Record(messages=received)}) is None
+    assert first_difference({0: RankRecord(messages=sent), 1: RankRecord(messages=received)}) is None
 
 
 @pytest.mark.parametrize(("expected", "fits"), [((2, 1), True), ((2, 3), False)])

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, device, launch, trace
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.process import listener
 from course_lib.launchers.process.blame import verdict
 from course_lib.launchers.process.messages import Died, Raised
@@ -316,7 +316,7 @@ def test_after_a_monitored_barrier_the_rank_that_knows_who_is_missing_speaks(abs
 
 
 def raised(rank, at, name, text):
-    return Raised(rank, at, name, text, stack=[], exception=None, spans=[], record=Record())
+    return Raised(rank, at, name, text, stack=[], exception=None, spans=[], record=RankRecord())
 
 
 def test_an_error_of_a_ranks_own_comes_before_a_monitored_barrier_that_missed_it():

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from course_lib import LaunchError, ranks
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.live.recovery import leave_task
 from course_lib.launchers.process.listener import Listener
@@ -30,9 +30,9 @@ def test_the_process_group_is_not_aborted_before_every_rank_was_interrupted_and_
         def send(self, order):
             self.orders.append(order)
             if order == LOCATE:
-                self.waiting += [Located(rank, Where("waiting"), Record(), 1) for rank in range(2)]
+                self.waiting += [Located(rank, Where("waiting"), RankRecord(), 1) for rank in range(2)]
             elif order == Interrupt(abort=True):
-                self.waiting += [Raised(rank, 0.0, "Error", "", [], None, [], Record(), 1) for rank in range(2)]
+                self.waiting += [Raised(rank, 0.0, "Error", "", [], None, [], RankRecord(), 1) for rank in range(2)]
 
         def poll(self, timeout):
             return bool(self.waiting)

@@ -20,7 +20,7 @@ from typing import Any
 
 from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
-from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Splits, Wait
+from course_lib.launchers.diagnosis.record import ANYBODY, LoggedCall, LoggedMessage, RankRecord, Splits, Wait
 
 MAX_ENTRIES = 2000  # same as the flight recorder
 NCCL = " over NCCL"  # appended to a group's name, because each backend counts its collectives separately
@@ -34,7 +34,7 @@ class CallLog:
 
     def __init__(self) -> None:
         self._details: dict[tuple[str, int], Details] = {}
-        self._messages: deque[Message] = deque(maxlen=MAX_ENTRIES)
+        self._messages: deque[LoggedMessage] = deque(maxlen=MAX_ENTRIES)
         self._sent: Counter[tuple[str, str, int, int]] = Counter()
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # by thread
@@ -65,7 +65,7 @@ class CallLog:
         """Return the name that this log uses for a group."""
         return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
-    def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[Message]:
+    def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[LoggedMessage]:
         """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
         return [message for message in self._messages if message.number > before.get(message.line, 0)]
 
@@ -84,13 +84,13 @@ class CallLog:
             table.clear()
         self._first_generation, self._generations = generation, [time.time_ns()]
 
-    def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> Record:
+    def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> RankRecord:
         """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
         wait = self._wait(calls, wait_of) if wait_of is not None else None
-        return Record(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, not busy_elsewhere)
+        return RankRecord(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, not busy_elsewhere)
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[LoggedCall]:
         """Return the collectives this process has started, oldest first."""
         incarnations: dict[str, list[int]] = {}
         calls = []
@@ -119,7 +119,7 @@ class CallLog:
         """Return the op of the newest collective that this process has started but not finished."""
         return next((call.op for call in reversed(self.calls()) if not call.finished), None)
 
-    def _call(self, group: str, entry: dict[str, Any]) -> Call:
+    def _call(self, group: str, entry: dict[str, Any]) -> LoggedCall:
         over_nccl, sizes = flight_recorder.is_nccl(entry), entry.get("input_sizes") or []
         dtype = (entry.get("input_dtypes") or [""])[0]
         number, op = entry.get("collective_seq_id", 0), flight_recorder.op_of(entry)
@@ -127,7 +127,7 @@ class CallLog:
         logged, root, reduction, splits = self._details.get((group, order), (None, None, None, None))
         if logged is None or not op.replace("_", "").startswith(logged.replace("_", "")):
             root = reduction = splits = None  # of another call
-        return Call(
+        return LoggedCall(
             group,
             number,
             op,
@@ -143,7 +143,7 @@ class CallLog:
             ended=self._ended.get((group, order)),
         )
 
-    def _wait(self, calls: list[Call], thread: int) -> Wait | None:
+    def _wait(self, calls: list[LoggedCall], thread: int) -> Wait | None:
         """Return what a thread is waiting for, if that is certain."""
         wait = self._waits.get(thread)
         if wait is None:  # a wait in C++: certain if exactly one collective is in flight
@@ -220,7 +220,9 @@ class CallLog:
         if work is not None:
             self._works[work] = Wait(op, name, order, ranks, root)
 
-    def _before_message(self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]) -> Message | None:
+    def _before_message(
+        self, kind: str, group: Any, arguments: tuple, keywords: Mapping[str, Any]
+    ) -> LoggedMessage | None:
         """Note a message before it is sent or received: gloo may abort a rank inside that call if sizes differ."""
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
@@ -235,11 +237,11 @@ class CallLog:
         self._sent[line] += 1
         number = self._sent[line]
         shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        message = Message(*line, number, dtype, shape)
+        message = LoggedMessage(*line, number, dtype, shape)
         self._messages.append(message)
         return message
 
-    def _after_message(self, message: Message | None, work: Any, returned: bool) -> None:
+    def _after_message(self, message: LoggedMessage | None, work: Any, returned: bool) -> None:
         """Note that a call has returned this work, or that it has failed and sent nothing."""
         self.moves += 1
         if message is None:

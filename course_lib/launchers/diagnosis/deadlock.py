@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import prod
 
 from course_lib.launchers.diagnosis.errors import name_ranks
-from course_lib.launchers.diagnosis.record import ANYBODY, Call, Message, Record, Wait
+from course_lib.launchers.diagnosis.record import ANYBODY, LoggedCall, LoggedMessage, RankRecord, Wait
 from course_lib.launchers.diagnosis.stacks import Where
 
 # Over gloo; other backends allow uneven parts in an all_gather. `_splits_fit` checks all-to-all.
@@ -27,12 +27,12 @@ MUST_AGREE_ON_SHAPE = {
     *("all_reduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "all_gather_single", "gather"),
     *("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
 }
-Difference = Mapping[int, Call | Message]
+Difference = Mapping[int, LoggedCall | LoggedMessage]
 
 
-def first_difference(records: Mapping[int, Record]) -> Difference | None:
+def first_difference(records: Mapping[int, RankRecord]) -> Difference | None:
     """Return the first collective or message on which ranks disagree, as each rank called it, or None if they agree."""
-    meetings: dict[tuple[int, str], dict[int, Call]] = {}
+    meetings: dict[tuple[int, str], dict[int, LoggedCall]] = {}
     for rank, record in records.items():
         for call in record.calls:
             meetings.setdefault((call.number, call.group), {})[rank] = call
@@ -57,15 +57,15 @@ def odd_caller(difference: Difference) -> int | None:
     return min(odd) if odd else None
 
 
-def _terms(call: Call | Message) -> tuple:
+def _terms(call: LoggedCall | LoggedMessage) -> tuple:
     """Return the parts of a call that the ranks of a group must agree on."""
-    if isinstance(call, Message):
+    if isinstance(call, LoggedMessage):
         return (call.dtype, prod(call.shape))
     sized = (call.dtype, call.shape) if call.op in MUST_AGREE_ON_SHAPE else ("", None)
     return (call.op, *sized, call.root, call.reduction)
 
 
-def _splits_fit(meeting: Mapping[int, Call]) -> bool:
+def _splits_fit(meeting: Mapping[int, LoggedCall]) -> bool:
     """Return whether, in an all-to-all, each rank sends to every other rank as much as that rank expects."""
     splits = [call.splits for _, call in sorted(meeting.items())]
     called = [split for split in splits if split and len(split[0]) == len(split[1]) == len(splits)]
@@ -74,7 +74,7 @@ def _splits_fit(meeting: Mapping[int, Call]) -> bool:
     return all(called[i][0][j] == called[j][1][i] for i in range(len(called)) for j in range(len(called)))
 
 
-def _unlike_messages(records: Mapping[int, Record]) -> Difference | None:
+def _unlike_messages(records: Mapping[int, RankRecord]) -> Difference | None:
     """Return the first message whose receiver expects a different dtype or size, as each side called it."""
     receives = {
         (m.peer, rank, m.group, m.tag, m.number): m
@@ -136,7 +136,7 @@ class Deadlock:
         return (counts[0][0],) if stands_out else ()
 
 
-def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock | None:
+def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Deadlock | None:
     """Return a set of ranks that can never continue, or None if there is none."""
     finished = {rank for rank in returned if rank in records and records[rank].alone}
     needs = {
@@ -161,17 +161,17 @@ def find_deadlock(records: Mapping[int, Record], returned: set[int]) -> Deadlock
     return Deadlock(waits, {rank: frozenset(needed) for rank, needed in remaining.items()}, frozenset(missing))
 
 
-def _is_of_one_moment(record: Record, wait: Wait) -> bool:
+def _is_of_one_moment(record: RankRecord, wait: Wait) -> bool:
     """Return whether the counters include what the rank waits for. If not, it moved on while we recorded it."""
     if wait.peer is not None:
         return record.sent.get((wait.op, wait.group, wait.peer, wait.tag), 0) >= wait.number
     return record.begun.get(wait.group, 0) >= wait.number
 
 
-def awaited_ranks(records: Mapping[int, Record], states: Mapping[int, Where]) -> tuple[int, ...]:
+def awaited_ranks(records: Mapping[int, RankRecord], states: Mapping[int, Where]) -> tuple[int, ...]:
     """Return the ranks that hold up the others: awaited, but not waiting. Returns () if they are not a minority."""
     waiting = {rank for rank, state in states.items() if state.doing == "waiting"}
-    all_records = {rank: records.get(rank, Record()) for rank in states}
+    all_records = {rank: records.get(rank, RankRecord()) for rank in states}
     needed: set[int] = set()
     for rank in waiting:
         if wait := all_records[rank].wait:
@@ -180,7 +180,7 @@ def awaited_ranks(records: Mapping[int, Record], states: Mapping[int, Where]) ->
     return awaited if 2 * len(awaited) < len(states) else ()
 
 
-def _needs(rank: int, wait: Wait, records: Mapping[int, Record], finished: set[int]) -> set[int]:
+def _needs(rank: int, wait: Wait, records: Mapping[int, RankRecord], finished: set[int]) -> set[int]:
     """Return the ranks that must all still do something before this wait can end.
 
     Any member that has returned counts: a broadcast that it did not join does not end on every rank.

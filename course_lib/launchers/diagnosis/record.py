@@ -9,7 +9,7 @@ Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: sizes sent
 
 
 @dataclass(frozen=True)
-class Call:
+class LoggedCall:
     """The `number`-th collective of a process group, as one rank called it."""
 
     group: str
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Message:
+class LoggedMessage:
     """The `number`-th message that a rank sent to (or received from) a peer, in one group and with one tag."""
 
     kind: str  # send or recv
@@ -77,11 +77,11 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Record:
+class RankRecord:
     """A snapshot of a rank's communication."""
 
-    calls: list[Call] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
+    calls: list[LoggedCall] = field(default_factory=list)
+    messages: list[LoggedMessage] = field(default_factory=list)
     begun: dict[str, int] = field(default_factory=dict)  # number of the newest collective in each group
     sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per line
     wait: Wait | None = None

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages
 from course_lib.launchers.process.listener import Listener
@@ -77,7 +77,7 @@ def leave_task(listener: Listener) -> bool:
     return not aborted and in_step({r.rank: r.record for r in (*listener.returned.values(), *listener.raised)})
 
 
-def in_step(records: dict[int, Record]) -> bool:
+def in_step(records: dict[int, RankRecord]) -> bool:
     """Return whether the ranks' next collectives and messages will match: all of them have started as many."""
     for group in {group for record in records.values() for group in record.begun}:
         counts = {record.begun[group] for record in records.values() if group in record.begun}

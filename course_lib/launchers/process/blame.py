@@ -23,7 +23,7 @@ from course_lib.launchers.diagnosis.errors import (
     RankDied,
     RankFailed,
 )
-from course_lib.launchers.diagnosis.record import Call, Message
+from course_lib.launchers.diagnosis.record import LoggedCall, LoggedMessage
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception
 from course_lib.launchers.process import pickling
 from course_lib.launchers.process.messages import Died, Raised
@@ -91,11 +91,11 @@ def _collectives_differ(
     return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
 
 
-def _place(state: Where, call: Call | Message | None) -> str:
+def _place(state: Where, call: LoggedCall | LoggedMessage | None) -> str:
     """Return where a rank is: inside the call in question, or already past it."""
     if state.frame is None:
         return ""
-    return f"now at {state.frame}" if isinstance(call, Call) and call.finished else str(state.frame)
+    return f"now at {state.frame}" if isinstance(call, LoggedCall) and call.finished else str(state.frame)
 
 
 def _exception(report: Raised) -> BaseException | None:

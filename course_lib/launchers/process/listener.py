@@ -20,7 +20,7 @@ from course_lib.launchers.diagnosis.errors import (
     in_one_line,
     odd_ones_out,
 )
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, pickling, stop
 from course_lib.launchers.process.blame import verdict
@@ -75,7 +75,7 @@ class Listener:
         self.died: list[messages.Died] = []  # before they returned or raised
         self.ended: set[int] = set()  # all ranks whose process has ended
         self.located: dict[int, Where] = {}
-        self.records: dict[int, Record] = {}
+        self.records: dict[int, RankRecord] = {}
         self.disagreement: Difference | None = None
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # what went wrong in the supervisor

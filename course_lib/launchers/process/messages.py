@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from course_lib.launchers.diagnosis.record import Record
+from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.launchers.tracing.recording import Collective, Profile
 from course_lib.trace import Span
@@ -81,7 +81,7 @@ class Returned:
     rank: int
     value: bytes
     spans: list[Span]
-    record: Record
+    record: RankRecord
     began: float
     ended: float
     collectives: list[Collective] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Raised:
     stack: list[Frame]
     exception: bytes | None
     spans: list[Span]
-    record: Record
+    record: RankRecord
     task: int = 0
 
 
@@ -137,7 +137,7 @@ class Located:
 
     rank: int
     where: Where
-    record: Record | None
+    record: RankRecord | None
     task: int | None = None
 
 

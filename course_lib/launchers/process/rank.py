@@ -19,7 +19,7 @@ from course_lib.launchers import private_doors
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
-from course_lib.launchers.diagnosis.record import Record, Wait
+from course_lib.launchers.diagnosis.record import RankRecord, Wait
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception, stack_of_thread
 from course_lib.launchers.process import lifetime, pickling, stop
 from course_lib.launchers.process.blame import PeerRoster
@@ -219,12 +219,12 @@ class RankProcess:
         libc.signal(signal.SIGABRT, report_before_abort)
         return report_before_abort  # the caller must keep a reference until the process ends
 
-    def _locate(self) -> tuple[Where, Record]:
+    def _locate(self) -> tuple[Where, RankRecord]:
         """Return where the rank is and its record. If it moved in between, the record has no wait."""
         if self.returned:
             return Where("returned"), self._record()
         before, stack = self._position(), stack_of_thread(threading.main_thread().ident)
-        record = Record(alone=False)
+        record = RankRecord(alone=False)
         with contextlib.suppress(Exception):  # another thread may be writing to it; no record is better than no answer
             record = self._record(wait_of=threading.main_thread().ident)
         wait = record.wait
@@ -255,7 +255,7 @@ class RankProcess:
             return replace(state, doing="computing", collective=wait.op), None
         return replace(state, doing="waiting", collective=wait.op), wait
 
-    def _record(self, wait_of: int | None = None) -> Record:
+    def _record(self, wait_of: int | None = None) -> RankRecord:
         own_threads = (threading.main_thread(), self._answering)
         others = [thread for thread in threading.enumerate() if thread not in own_threads]
         busy = any(not type(thread).__module__.startswith("tqdm") for thread in others)

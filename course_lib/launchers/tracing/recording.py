@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
 from course_lib.launchers.diagnosis import call_log
-from course_lib.launchers.diagnosis.record import Call
+from course_lib.launchers.diagnosis.record import LoggedCall
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -104,7 +104,7 @@ class Profile:
         return json.loads(zlib.decompress(self.packed))
 
 
-def collectives_of(rank: int, calls: Sequence[Call]) -> list[Collective]:
+def collectives_of(rank: int, calls: Sequence[LoggedCall]) -> list[Collective]:
     """Return the calls that the flight recorder timed, with times on the clock of `time.monotonic()`."""
     shift, recorded = wall_minus_monotonic(), []
     for call in calls:
@@ -186,7 +186,7 @@ def take_profile() -> Profile | None:
     return profile
 
 
-def take_collectives(rank: int, calls: Sequence[Call]) -> list[Collective]:
+def take_collectives(rank: int, calls: Sequence[LoggedCall]) -> list[Collective]:
     """Return this rank's calls together with those recorded in a profiled block, and clear the latter."""
     earlier, keeper.collectives = keeper.collectives, []
     by_key = {collective.key: collective for collective in [*earlier, *collectives_of(rank, calls)]}
