@@ -172,7 +172,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the gradient of the state stops between chunks",
-        "strategies/execution.py",
+        "strategies/pipeline.py",
         "self.state_gradients.pop(key, {}))",
         "{})",
     ),

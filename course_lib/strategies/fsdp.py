@@ -170,7 +170,7 @@ class GatherWatch:
     def __init__(self, strategy: FSDP, pace: GatherPace | Mapping[int, GatherPace] | None = None) -> None:
         if strategy.mesh["shard"].size() == 1:
             raise ValueError("every rank has the whole model, so nothing is gathered: give more ranks than replicas")
-        self.gathered, self.gradients, self.passing = HeldBytes(), HeldBytes(), HeldBytes()
+        self.gathered, self.gradients, self.reduced, self.passing = (HeldBytes() for _ in range(4))
         gathered_alone = set(sharded_modules(strategy.model))
         for place, block in strategy.model.numbered():
             if block not in gathered_alone:
@@ -185,9 +185,7 @@ class _WatchedBlock:
 
     def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
         self.place, self.watch, self.pace = place, watch, pace
-        self.bytes = 0  # while it is gathered
-        self.gradient_bytes = 0  # of its whole gradient
-        self.reduced_bytes = 0  # of its gradient's shard
+        self.bytes = {"gathered": 0, "gradients": 0, "reduced": 0}
         self.working: AbstractContextManager[None] | None = None
         block.set_custom_all_gather(_AllGather(self))
         block.set_custom_reduce_scatter(_ReduceScatter(self))
@@ -195,22 +193,24 @@ class _WatchedBlock:
         block.register_forward_hook(lambda *_: self.end(), prepend=True)
         block.register_forward_hook(self.after_forward)
 
+    def holds(self, what: str, size: int) -> None:
+        """Note that the block now holds so many bytes: gathered, of its whole gradient, or of its reduced gradient."""
+        change, self.bytes[what] = size - self.bytes[what], size
+        getattr(self.watch, what).add(change)
+        self.watch.passing.add(change)
+
     def begin(self, name: str, seconds: float) -> None:
         self.working = span(name, at_least=seconds, label=self.place)
         self.working.__enter__()
-
-    def before_forward(self) -> None:
-        self.reduced(0)  # the optimizer has freed the last update's gradients
-        self.begin("forward", self.pace.forward)
-
-    def before_backward(self) -> None:
-        self.whole_gradient(self.bytes)
-        self.begin("backward", self.pace.backward)
 
     def end(self) -> None:
         if self.working is not None:
             self.working.__exit__(None, None, None)
             self.working = None
+
+    def before_forward(self) -> None:
+        self.holds("reduced", 0)  # the optimizer has freed the last update's gradients
+        self.begin("forward", self.pace.forward)
 
     def after_forward(self, block: torch.nn.Module, inputs: Any, outputs: Any) -> None:
         if all(is_sharded(parameter) for parameter in block.parameters()):
@@ -218,23 +218,13 @@ class _WatchedBlock:
         if outputs[0].requires_grad:  # this hook runs after the hook that gathers the block again
             outputs[0].register_hook(lambda gradient: self.before_backward())
 
+    def before_backward(self) -> None:
+        self.holds("gradients", self.bytes["gathered"])
+        self.begin("backward", self.pace.backward)
+
     def drop(self) -> None:
         with span("drop", label=self.place):
-            self.gathered(0)
-
-    def gathered(self, size: int) -> None:
-        self.watch.gathered.add(size - self.bytes)
-        self.watch.passing.add(size - self.bytes)
-        self.bytes = size
-
-    def whole_gradient(self, size: int) -> None:
-        self.watch.gradients.add(size - self.gradient_bytes)
-        self.watch.passing.add(size - self.gradient_bytes)
-        self.gradient_bytes = size
-
-    def reduced(self, size: int) -> None:
-        self.watch.passing.add(size - self.reduced_bytes)
-        self.reduced_bytes = size
+            self.holds("gathered", 0)
 
 
 @dataclass(frozen=True)
@@ -251,7 +241,7 @@ class _AllGather(_Messages):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        self.block.gathered(_bytes(output_tensor))
+        self.block.holds("gathered", output_tensor.nbytes)
         with span("all-gather", at_least=self.block.pace.gather, label=self.block.place):
             all_gather(output_tensor, input_tensor, group)
 
@@ -262,12 +252,8 @@ class _ReduceScatter(_Messages):
     ) -> None:
         self.block.end()  # of the backward pass
         self.block.drop()
-        self.block.whole_gradient(_bytes(input_tensor))
+        self.block.holds("gradients", input_tensor.nbytes)
         with span("reduce-scatter", at_least=self.block.pace.scatter, label=self.block.place):
             reduce_scatter(output_tensor, input_tensor, op, group)
-        self.block.whole_gradient(0)
-        self.block.reduced(_bytes(output_tensor))
-
-
-def _bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+        self.block.holds("gradients", 0)
+        self.block.holds("reduced", output_tensor.nbytes)

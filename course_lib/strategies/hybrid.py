@@ -6,7 +6,6 @@ With shards, a replica is several pipelines that divide the optimizer state amon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -17,7 +16,6 @@ from torch.optim import Optimizer
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
-from course_lib.strategies.execution import Execution
 from course_lib.strategies.mesh import group_of_each_replica, mesh_in_words, mesh_of
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.shards import Shard
@@ -52,9 +50,15 @@ class Hybrid(Pipeline):
         **options: Any,
     ) -> None:
         self.mesh = mesh_of(replicas, inside=inside, shards=shards)
-        self.replicas, self.replica = replicas, self.mesh.get_local_rank("replica")
-        super().__init__(model, partial(self._make_optimizer, optimizer, shards), loss, **options)
+
+        def make_optimizer(weights: Iterable[Parameter]) -> Optimizer:
+            if shards > 1:  # cut the weights first: some optimizers create their state immediately
+                self.row_shards = RowShards(self.stage.part, self.mesh.get_group("shard"))
+            return optimizer(weights)
+
+        super().__init__(model, make_optimizer, loss, **options)
         parts = [virtual.part for virtual in self.stage.virtual]
+        self.replicas, self.replica = replicas, self.mesh.get_local_rank("replica")
         self.shares, self.share_number = replicas * shards, self.replica * shards
         for part in parts:
             part.one_call = None if self.shares == 1 else False  # as in DDP: layer by layer, to send gradients early
@@ -65,12 +69,6 @@ class Hybrid(Pipeline):
             self.sum_over_replicas.start_sum = self.row_shards.reduce
             self.share_number += self.row_shards.place
             self.model_group = group_of_each_replica(self.mesh)
-
-    def _make_optimizer(self, optimizer: MakeOptimizer, shards: int, weights: Iterable[Parameter]) -> Optimizer:
-        """Return the optimizer, made after the weights are cut: some optimizers create their state immediately."""
-        if shards > 1:
-            self.row_shards = RowShards(self.stage.part, self.mesh.get_group("shard"))
-        return optimizer(weights)
 
     def group_of_stages(self) -> dist.ProcessGroup:
         """Return the ranks of this replica."""
@@ -85,12 +83,10 @@ class Hybrid(Pipeline):
         if self.row_shards:
             count = sum_over_ranks(count, self.row_shards.group)
             self.row_shards.gather()  # before any receive is posted, so that no gather waits behind it
-        schedule, routes = self.schedules.for_batch(batch, self.stage.index)
-        started = self.sum_over_replicas.start
-        self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, started, routes)
-        self.sum_over_replicas.begin(list(self.execution.last_actions))
-        total = self.execution.run()
-        return sum_over_ranks(total), count, self.execution.states  # only the model's last parts have a loss
+        execution = self.execution_of(batch, count, self.sum_over_replicas.start)
+        self.sum_over_replicas.begin(list(execution.last_actions))
+        total = execution.run()
+        return sum_over_ranks(total), count, execution.states  # only the model's last parts have a loss
 
     def reduce_gradients(self) -> None:
         """Send the gradients that the last backward pass has not sent yet, and wait for the sums."""
@@ -99,7 +95,11 @@ class Hybrid(Pipeline):
             if self.row_shards:
                 self.row_shards.cut()
                 if self.replicas > 1:
-                    sum_all([weight.grad for weight in self.sum_over_replicas.parameters], self.replica_group)
+                    gradients = [weight.grad for weight in self.sum_over_replicas.parameters]
+                    works = [dist.all_reduce(g, group=self.replica_group, async_op=True) for g in gradients]
+                    for work in works:
+                        if work is not None:
+                            work.wait()
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's shard of each of its stage's parameters: the whole parameter, or this rank's rows."""
@@ -110,13 +110,6 @@ class Hybrid(Pipeline):
         return {name: self.row_shards.shard_of(weight) for name, weight in self.model.named_parameters()}
 
 
-def sum_all(tensors: Sequence[Tensor | None], group: dist.ProcessGroup) -> None:
-    """Sum each tensor over the group, all of them at the same time."""
-    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
-        if work is not None:
-            work.wait()
-
-
 class GradientSum:
     """Sums the gradients of a stage's parameters over a group, *during* the last backward passes of its parts.
 
@@ -125,13 +118,14 @@ class GradientSum:
     """
 
     def __init__(self, parts: Sequence[nn.Module], group: dist.ProcessGroup) -> None:
-        self.group = group
         backwards = [list(reversed(list(part.parameters()))) for part in parts]
         self.parts = [[weight for weight in weights if weight.requires_grad] for weights in backwards]
         self.parameters: list[Tensor] = []  # in the order in which their gradients are sent
         self.ready: set[Tensor] = set()
         self.sending: list[Any] = []  # of dist.Work
-        self.start_sum: Callable[[Tensor], Any] = self._all_reduce
+        self.start_sum: Callable[[Tensor], Any] = lambda weight: dist.all_reduce(
+            weight.grad, group=group, async_op=True
+        )
         self.becomes_final: int | None = None
         for number, weights in enumerate(self.parts):
             for weight in weights:
@@ -161,6 +155,3 @@ class GradientSum:
     def _send(self) -> None:
         while len(self.sending) < len(self.parameters) and self.parameters[len(self.sending)] in self.ready:
             self.sending.append(self.start_sum(self.parameters[len(self.sending)]))
-
-    def _all_reduce(self, weight: Tensor) -> Any:
-        return dist.all_reduce(weight.grad, group=self.group, async_op=True)

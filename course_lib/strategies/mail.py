@@ -22,6 +22,7 @@ so one communicator can carry the messages of many pairs of ranks, in both direc
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -31,7 +32,7 @@ from course_lib.planning.actions import Action, Layout, Step, producer_of
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
 from course_lib.strategies.point_to_point import PendingSend
-from course_lib.strategies.stage import PendingMessage, Stage
+from course_lib.strategies.stage import Stage
 from course_lib.trace import span
 
 
@@ -56,7 +57,7 @@ class Mail:
         self.stage, self.routes, self.pieces = stage, routes, pieces
         self.local: dict[Action, Tensor] = {}  # tensors passed on this rank, by the action that takes each one
         self.ready: dict[Action, Tensor] = {}  # tensors to send, by the action that made each one
-        self.posted: dict[Action, PendingMessage] = {}  # receives, by the action that takes each one
+        self.posted: dict[Action, Callable[[], Tensor]] = {}  # receives, by the action that takes each one
         self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
 
     def receive(self, action: Action) -> Tensor:
@@ -67,7 +68,7 @@ class Mail:
         if producer[0] == self.stage.index:
             return self.local.pop(action)
         with span("receive"):
-            content = self.posted.pop(action).wait()
+            content = self.posted.pop(action)()
         self._free(*producer)
         return content
 
@@ -83,12 +84,14 @@ class Mail:
 
     def post(self, actions_done: int) -> None:
         """Post the sends and receives that are due once this stage has done `actions_done` actions."""
-        for message in self.routes.postings[actions_done]:
-            if message.source == self.stage.index:
-                self._send(message)
+        for transfer in self.routes.postings[actions_done]:
+            action, to = transfer.needed_by, transfer.to
+            if transfer.source == self.stage.index:
+                sends = self.stage.send(self.ready.pop(transfer.made_by), transfer.made_by.kind, to)
+                self.sent[to] += [(self.routes.numbers[to][action], sending) for sending in sends]
             else:
-                piece = self.pieces[message.needed_by.micro_batch][message.needed_by.chunk]
-                self.posted[message.needed_by] = self.stage.receive(piece, message.needed_by, message.source)
+                piece = self.pieces[action.micro_batch][action.chunk]
+                self.posted[action] = self.stage.receive(piece, action, transfer.source)
 
     def finish(self) -> None:
         """Wait until all messages have been sent."""
@@ -96,11 +99,6 @@ class Mail:
             for sends in self.sent.values():
                 for _, sending in sends:
                     sending.wait()
-
-    def _send(self, message: Message) -> None:
-        sends = self.stage.send(self.ready.pop(message.made_by), message.kind, message.to)
-        number = self.routes.numbers[message.to][message.needed_by]
-        self.sent[message.to] += [(number, sending) for sending in sends]
 
     def _free(self, source: int, action: Action) -> None:
         """Free the messages that the sender of `action` has already received.
@@ -124,7 +122,7 @@ TYPICAL = ActionCosts(forward=1.0, backward=2.0)
 
 
 @dataclass(frozen=True)
-class Message:
+class Transfer:
     """The result of one action that an action on a different stage needs."""
 
     source: int
@@ -132,13 +130,8 @@ class Message:
     to: int
     needed_by: Action
 
-    @property
-    def kind(self) -> str:
-        """`F` for activations, `B` for gradients."""
-        return self.made_by.kind
 
-
-Postings = tuple[tuple[Message, ...], ...]  # one stage's messages, before its first action and after each action
+Postings = tuple[tuple[Transfer, ...], ...]  # one stage's messages, before its first action and after each action
 
 
 def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
@@ -149,14 +142,14 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     """
     order = in_order_of_completion(schedule)
     actions_done = [0] * len(schedule.stages)  # how many actions each stage has done
-    posted: list[list[list[Message]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
+    posted: list[list[list[Transfer]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
     for stage, action in order:
         actions_done[stage] += 1
         consumer = consumer_of(action, stage, schedule.stage_map)
         if consumer is not None and consumer[0] != stage:
-            message = Message(stage, action, *consumer)
-            posted[stage][actions_done[stage]].append(message)
-            posted[message.to][actions_done[message.to]].append(message)
+            transfer = Transfer(stage, action, *consumer)
+            posted[stage][actions_done[stage]].append(transfer)
+            posted[transfer.to][actions_done[transfer.to]].append(transfer)
     return tuple(tuple(map(tuple, row)) for row in posted)
 
 

@@ -1,32 +1,36 @@
 """Pipeline parallelism: each rank has one or more parts of consecutive blocks, and a batch flows through in pieces.
 
-A `Schedule` sets which rank does what, and in which order. A `Stage` holds a rank's blocks, and an `Execution` runs the
-schedule on them.
+A `Schedule` sets which rank does what, and in which order. A `Stage` holds a rank's blocks, and an `Execution` runs any
+schedule on them: an action's inputs come from another part of the model, on this rank or in a message, or from an
+earlier action of the same stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.model import Loss, SequenceModel
-from course_lib.planning.actions import Layout
+from course_lib.lstm.model import Loss, SequenceModel, State, States, untouched
+from course_lib.planning.actions import Action, Held, Layout
 from course_lib.planning.placement import Placement, equal_count
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import make_schedule, with_recomputation
-from course_lib.planning.simulation import ActionCosts
+from course_lib.planning.simulation import NAMES, ActionCosts
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, check_limits
-from course_lib.strategies.execution import Execution
-from course_lib.strategies.mail import Routes
-from course_lib.strategies.stage import Stage
+from course_lib.strategies.mail import Mail, Routes
+from course_lib.strategies.point_to_point import gradient_of
+from course_lib.strategies.stage import SecondPart, SplitPass, Stage, WholePass
 from course_lib.trace import span
 
-__all__ = ["Execution", "Pipeline", "Schedules", "Stage", "cut_for"]
+Piece = tuple[int, int, int]  # micro-batch, chunk and virtual stage
+Part = tuple[int, int]  # micro-batch and virtual stage: the key of a carried state
 
 
 class Pipeline(Strategy):
@@ -59,15 +63,28 @@ class Pipeline(Strategy):
     ) -> None:
         group = self.group_of_stages()
         ranks, index = dist.get_process_group_ranks(group), dist.get_rank(group)
-        self.schedules = Schedules(schedule, len(ranks), micro_batches, chunks, virtual, recompute, pace)
-        check_limits(model, chunks=self.schedules.chunks)
-        layout, autocast = self.schedules.layout, options.get("autocast")
+        if isinstance(schedule, Schedule):
+            _check_given(schedule, len(ranks), virtual)
+            chunks, prepared = schedule.chunks, with_recomputation(schedule) if recompute else schedule
+            self.with_chunks: Callable[[int], Schedule] = lru_cache(prepared.with_chunks)
+        else:
+            self.with_chunks = lru_cache(
+                lambda chunks: make_schedule(schedule, len(ranks), micro_batches, chunks, virtual, recompute)
+            )
+        self.routes_with_chunks = lru_cache(lambda chunks: Routes(self.with_chunks(chunks), index))
+        full = self.with_chunks(chunks)  # a wrong number is refused here, and not in the first step
+        if pace:
+            pace.check_for(full)
+        check_limits(model, chunks=chunks)
+        self.routes_with_chunks(chunks)
+        layout = full.stage_map
         placement = placement or cut_for(layout, len(model))
         broadcast_weights(model)
-        self.stage = Stage.of(model, placement, index, ranks, self.checked_loss, pace, layout, autocast)
+        self.stage = Stage.of(model, placement, index, ranks, self.checked_loss, pace, layout, options.get("autocast"))
         super().__init__(self.stage.part, optimizer, loss, **options)
         self.model_group = group
-        self.micro_batches, self.chunks = self.schedules.micro_batches, self.schedules.chunks
+        self.micro_batches, self.chunks = full.micro_batches, chunks
+        self.last_stage = layout.stage_at(layout.positions - 1)[0]
 
     def group_of_stages(self) -> dist.ProcessGroup:
         """Return the group of ranks that form this rank's pipeline: here, all ranks."""
@@ -77,53 +94,19 @@ class Pipeline(Strategy):
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run all pieces of the batch. Weights change only afterwards."""
         count = batch.mask.sum()
-        schedule, routes = self.schedules.for_batch(batch, self.stage.index)
-        self.execution = Execution(self.stage, schedule, batch, self.divisor(count), self.states, routes=routes)
-        total = self.execution.run()
+        total = self.execution_of(batch, count).run()
         with span("communication"):
-            dist.broadcast(total, self.schedules.last_stage)  # only the stage with the model's last part has it
+            dist.broadcast(total, self.last_stage)  # only the stage with the model's last part has it
         return total, count, self.execution.states
 
-
-class Schedules:
-    """The schedule for each batch: the same for all, except for batches with fewer steps than chunks."""
-
-    def __init__(
-        self,
-        schedule: str | Schedule,
-        stages: int,
-        micro_batches: int,
-        chunks: int,
-        virtual: int | None = None,
-        recompute: bool = False,
-        pace: ActionCosts | None = None,
-    ) -> None:
-        if isinstance(schedule, Schedule):
-            _check_given(schedule, stages, virtual)
-            check(schedule)  # before any message is sent
-            micro_batches, chunks = schedule.micro_batches, schedule.chunks
-            prepared = with_recomputation(schedule) if recompute else schedule
-            self._make: Callable[[int], Schedule] = lru_cache(prepared.with_chunks)
-        else:
-            self._make = lru_cache(
-                lambda chunks: make_schedule(schedule, stages, micro_batches, chunks, virtual, recompute)
-            )
-        self._route = lru_cache(lambda chunks, index: Routes(self._make(chunks), index))
-        self.micro_batches, self.chunks = micro_batches, chunks
-        full_schedule = self._make(chunks)  # refuse a wrong number now, not in the first step
-        if pace:
-            pace.check_for(full_schedule)
-        self.layout = full_schedule.stage_map
-
-    @property
-    def last_stage(self) -> int:
-        """The stage that has the model's last part."""
-        return self.layout.stage_at(self.layout.positions - 1)[0]
-
-    def for_batch(self, batch: Batch, index: int) -> tuple[Schedule, Routes]:
-        """Return the schedule for this batch, and the message routes of the stage at `index`."""
+    def execution_of(self, batch: Batch, count: Tensor, *before_action: Callable[[int | None], None]) -> Execution:
+        """Return the execution of the schedule for this batch, which may have fewer steps than there are chunks."""
         chunks = min(self.chunks, batch.steps)
-        return self._make(chunks), self._route(chunks, index)
+        schedule, routes = self.with_chunks(chunks), self.routes_with_chunks(chunks)
+        self.execution = Execution(
+            self.stage, schedule, batch, self.divisor(count), self.states, *before_action, routes=routes
+        )
+        return self.execution
 
 
 def cut_for(layout: Layout, blocks: int) -> Placement:
@@ -137,9 +120,155 @@ def cut_for(layout: Layout, blocks: int) -> Placement:
 
 
 def _check_given(schedule: Schedule, ranks: int, virtual: int | None) -> None:
-    if len(schedule.stages) != ranks:
-        raise ValueError(
-            f"{len(schedule.stages)} stages on {ranks} ranks: every stage needs a rank, and every rank a stage"
-        )
+    stages = len(schedule.stages)
+    if stages != ranks:
+        raise ValueError(f"{stages} stages on {ranks} ranks: every stage needs a rank, and every rank a stage")
     if virtual not in (None, schedule.virtual):
         raise ValueError(f"virtual={virtual}: the schedule that you gave has virtual={schedule.virtual}; leave it out")
+    check(schedule)  # before any message is sent
+
+
+class Execution:
+    """One stage's work on one batch: its actions, in the order of the schedule. Gradients accumulate.
+
+    `before_action`, if given, is called before each action. Its argument is the virtual stage whose gradients are final
+    after the action, or None.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        schedule: Schedule,
+        batch: Batch,
+        count: Tensor,
+        states: dict[int, States],
+        before_action: Callable[[int | None], None] | None = None,
+        routes: Routes | None = None,
+    ) -> None:
+        self.stage, self.schedule, self.before_action = stage, schedule, before_action
+        self.actions = schedule.stages[stage.index]
+        self.pieces = [piece.chunks(schedule.chunks) for piece in batch.micro_batches(schedule.micro_batches)]
+        self.count, self.total = count.to(stage.dtype), torch.zeros((), dtype=stage.dtype, device=count.device)
+        self.mail = Mail(stage, routes or Routes(schedule, stage.index), self.pieces)
+        self.part_states: dict[Part, States] = {}
+        for m in range(schedule.micro_batches):
+            for v, virtual in enumerate(stage.virtual):
+                places = [place for place, _ in virtual.part.numbered()]
+                self.part_states[m, v] = {place: s for place, s in states.get(m, {}).items() if place in places}
+        self.state_gradients: dict[Part, dict[int, State]] = {}
+        self.beginnings: dict[Piece, tuple[Tensor, States, list[Tensor]]] = {}  # what it takes to recompute a piece
+        self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward pass done, backward pass pending
+        self.for_weights: dict[Piece, SecondPart] = {}  # backward pass done, weight gradients pending
+        self.held: list[Held] = []  # how many pieces are held after each action
+
+    @property
+    def states(self) -> dict[int, States]:
+        """The final states of the sequences, by micro-batch."""
+        merged: dict[int, States] = {m: {} for m in range(self.schedule.micro_batches)}
+        for (m, _), states in self.part_states.items():
+            merged[m] |= states
+        return merged
+
+    @property
+    def peak(self) -> int:
+        """The largest number of pieces whose activations were held at once."""
+        return max(int(held.activations) for held in self.held)
+
+    @property
+    def peak_for_weights(self) -> int:
+        """The largest number of pieces that waited for their weight gradients at once."""
+        return max(int(held.for_weights) for held in self.held)
+
+    @property
+    def last_actions(self) -> dict[int, int]:
+        """For each virtual stage, the index of the action after which its gradients are final, lowest index first."""
+        last_action = {
+            action.virtual: number
+            for number, action in enumerate(self.actions)
+            if action.kind == "W" or (action.kind == "B" and not self._is_split(action))
+        }
+        return dict(sorted(last_action.items(), key=lambda item: item[1]))
+
+    def run(self) -> Tensor:
+        """Run all actions. Returns the summed loss on the stage with the model's last part, and 0 on the others."""
+        do = {"F": self.forward, "B": self.backward, "W": self.weight_gradients, "R": self.recompute}
+        final = {number: virtual for virtual, number in self.last_actions.items()}
+        self.mail.post(0)
+        for number, action in enumerate(self.actions):
+            if self.before_action is not None:
+                self.before_action(final.get(number))
+            do[action.kind](action)
+            self.mail.post(number + 1)
+            self.held.append(Held(len(self.saved), len(self.for_weights)))
+        self.mail.finish()
+        return self.total
+
+    def forward(self, action: Action) -> None:
+        """Run one piece forward, and save its graph unless the piece will be recomputed."""
+        key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        inputs = self._piece(action).inputs if virtual.is_first else self.mail.receive(action).requires_grad_()
+        recomputed_later = (self.stage.index, action.piece) in self.schedule.recomputed
+        with self._working(action):
+            states = self.part_states[key]
+            if action.chunk:  # leaves of a new graph, so that the gradients of the states arrive in their `.grad`
+                states = {
+                    at: (h.detach().requires_grad_(), c.detach().requires_grad_()) for at, (h, c) in states.items()
+                }
+            if recomputed_later:  # with the state of the random numbers, so that dropout will be the same
+                on_gpu = [torch.cuda.get_rng_state(inputs.device)] if inputs.is_cuda else []
+                self.beginnings[action.piece] = inputs, states, [torch.get_rng_state(), *on_gpu]
+            with torch.set_grad_enabled(not recomputed_later):
+                forward_pass = self._run(action, inputs, states)
+            if virtual.is_last:
+                self.total += forward_pass.outputs.detach()
+        self.mail.deliver(action, forward_pass.outputs)
+        self.part_states[key] = forward_pass.new_states
+        if not recomputed_later:
+            self.saved[action.piece] = forward_pass
+
+    def recompute(self, action: Action) -> None:
+        """Run one piece forward again, from its saved beginning."""
+        inputs, states, random_numbers = self.beginnings.pop(action.piece)
+        with self._working(action), untouched(self.stage.virtual[action.virtual].part):  # BatchNorm counts a call once
+            torch.set_rng_state(random_numbers[0])
+            if inputs.is_cuda:
+                torch.cuda.set_rng_state(random_numbers[1], inputs.device)
+            self.saved[action.piece] = self._run(action, inputs, states)
+
+    def backward(self, action: Action) -> None:
+        """Run one piece backward, and send the gradient of its inputs to the previous stage."""
+        key, virtual = (action.micro_batch, action.virtual), self.stage.virtual[action.virtual]
+        gradient = None if virtual.is_last else self.mail.receive(action)
+        saved = self.saved.pop(action.piece)
+        with self._working(action):
+            saved.backward(1 / self.count if gradient is None else gradient, self.state_gradients.pop(key, {}))
+            if action.chunk:
+                states = saved.states.items()
+                self.state_gradients[key] = {index: (gradient_of(h), gradient_of(c)) for index, (h, c) in states}
+        if not virtual.is_first:
+            self.mail.deliver(action, gradient_of(saved.inputs))
+        if isinstance(saved, SplitPass):
+            self.for_weights[action.piece] = saved.second_part()
+
+    def weight_gradients(self, action: Action) -> None:
+        """Compute the weight gradients that a split backward pass left for later."""
+        with self._working(action):
+            self.for_weights.pop(action.piece).backward()
+
+    def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
+        virtual = self.stage.virtual[action.virtual]
+        finish = self.stage.finish(virtual, self._piece(action))
+        with self.stage.precision():
+            if self._is_split(action):
+                return SplitPass.run(virtual.blocks, inputs, states, finish)
+            return WholePass.run(virtual.part, inputs, states, finish)
+
+    def _is_split(self, action: Action) -> bool:
+        return (self.stage.index, action.piece) in self.schedule.split
+
+    def _piece(self, action: Action) -> Batch:
+        return self.pieces[action.micro_batch][action.chunk]
+
+    def _working(self, action: Action) -> AbstractContextManager[None]:
+        """Return the span in which an action runs."""
+        return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))

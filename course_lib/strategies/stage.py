@@ -1,11 +1,25 @@
-"""One rank of a pipeline: its blocks, in one or more parts of the model, and how it reaches the other ranks."""
+"""One rank of a pipeline: its blocks, in one or more parts of the model, how it reaches the other ranks, and what a
+forward pass saves for its backward pass: one graph, or one per block for a backward pass in two parts.
+
+A split backward pass first computes the gradients of inputs and states, which other stages wait for, and later the
+gradients of the weights, which no stage waits for. Each block has a separate graph, so that the second part of its
+backward pass runs through no other block. The cost depends on the block:
+
+- an embedding has no gradient for its inputs: all of its work is in the second part;
+- a matrix (`Project`) does one multiplication in each part: together they cost as much as the whole;
+- an LSTM layer must go back through all its steps before either gradient is known. If it runs step by step
+  (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If the layer is one
+  operator (cuDNN, oneDNN), PyTorch has no way to ask for the weights alone: the chain would run twice. In that case
+  the first part computes both gradients, and nothing is left for the second: the result is the same, but splitting
+  gains nothing. `apart=True` splits it anyway.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -15,18 +29,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.data import Batch
-from course_lib.lstm.model import Loss, SequenceModel
+from course_lib.lstm.model import Loss, SequenceModel, State, States
 from course_lib.machine import device
 from course_lib.planning.actions import Action, Layout
 from course_lib.planning.placement import Placement, check_placement
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
-from course_lib.strategies.split_backward import Finish
 
 TAGS = {"F": 1, "B": 2}  # keep activations and gradients between two ranks apart
 TIME_TAGS = {"F": 3, "B": 4}  # the send time, for paced links
+ONE_CALL = ("CudnnRnnBackward", "MiopenRnnBackward", "MkldnnRnnLayerBackward")  # autograd nodes that cover all steps
+
 Channel = tuple[str, bool]  # activations (F) or gradients (B), and whether the sending stage has an odd number
+Finish = Callable[[Tensor], Tensor]  # what the model's last part does with its outputs: the loss
+StateGradients = Mapping[int, State]  # by the block's place
+Roots = list[tuple[Tensor, Tensor]]  # where a backward pass starts: a tensor and its gradient
 
 
 @dataclass(frozen=True)
@@ -88,7 +106,12 @@ class Stage:
         """
         ranks = tuple(ranks)
         layout = layout or Layout(len(ranks))
-        check_blocks(placement, model, layout)
+        if layout.virtual > 1 and placement.stages != layout.positions:
+            raise ValueError(
+                f"a placement on {placement.stages} parts for {layout.stages} stages of {layout.virtual} virtual "
+                f"stages: cut the model into {layout.positions} consecutive parts, numbered from 0 in the model's order"
+            )
+        check_placement(placement, model, layout.positions)
         widths, virtual = [block.width for _, block in model.numbered()], []
         for number in range(layout.virtual):
             position = layout.position(index, number)
@@ -115,11 +138,6 @@ class Stage:
         """Return the minimum duration of an action."""
         return self.pace.of(action, self.index, schedule) if self.pace else 0.0
 
-    @property
-    def link_seconds(self) -> float:
-        """The minimum time that a message takes."""
-        return self.pace.link if self.pace else 0.0
-
     def finish(self, virtual: VirtualStage, piece: Batch) -> Finish:
         """Return what a part does with its outputs for this piece: send them on, or compute the loss."""
         if virtual.is_last:
@@ -129,48 +147,29 @@ class Stage:
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
         """Start sending activations or gradients to the stage at `to`, along with the time if links are paced."""
         peer, group, sends = self.ranks[to], self.groups[kind, self.index % 2 == 1], []
-        if self.link_seconds and tensor.numel():
+        if self.pace and self.pace.link and tensor.numel():
             now = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
             sends.append(send(now, peer, TIME_TAGS[kind], group))
         return [*sends, send(tensor, peer, TAGS[kind], group)]
 
-    def receive(self, piece: Batch, action: Action, source: int) -> PendingMessage:
-        """Start receiving what `action` needs for this piece from the stage at `source`."""
-        virtual, kind = self.virtual[action.virtual], action.kind
+    def receive(self, piece: Batch, action: Action, source: int) -> Callable[[], Tensor]:
+        """Start receiving what `action` needs for this piece from the stage at `source`. Returns what waits for it."""
+        virtual, kind, seconds = self.virtual[action.virtual], action.kind, self.pace.link if self.pace else 0.0
         shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
         peer, group, target = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
-        sent_at = None
-        if self.link_seconds and piece.sequences:
+        sent_at: PendingReceive | None = None  # by a clock that both ranks read: they must be on one machine
+        if seconds and piece.sequences:
             sent_at = receive((1,), torch.float64, target, peer, TIME_TAGS[kind], group)
-        return PendingMessage(
-            receive(shape, self.message_dtype, target, peer, TAGS[kind], group), sent_at, self.link_seconds
-        )
+        pending = receive(shape, self.message_dtype, target, peer, TAGS[kind], group)
 
+        def wait() -> Tensor:
+            start = sent_at.wait().item() if sent_at else None
+            content = pending.wait()
+            if start is not None:  # over a paced link, a message arrives `seconds` after it was sent
+                time.sleep(max(0.0, start + seconds - time.monotonic()))
+            return content
 
-@dataclass
-class PendingMessage:
-    """A message being received. Over a paced link, it arrives `link_seconds` after it was sent."""
-
-    content: PendingReceive
-    sent_at: PendingReceive | None  # by a clock that both ranks read: they must be on one machine
-    link_seconds: float
-
-    def wait(self) -> Tensor:
-        sent_at = self.sent_at.wait().item() if self.sent_at else None
-        content = self.content.wait()
-        if sent_at is not None:
-            time.sleep(max(0.0, sent_at + self.link_seconds - time.monotonic()))
-        return content
-
-
-def check_blocks(placement: Placement, model: SequenceModel, layout: Layout) -> None:
-    """Refuse a placement that does not give each position of the pipeline consecutive blocks."""
-    if layout.virtual > 1 and placement.stages != layout.positions:
-        raise ValueError(
-            f"a placement on {placement.stages} parts for {layout.stages} stages of {layout.virtual} virtual stages: "
-            f"cut the model into {layout.positions} consecutive parts, numbered from 0 in the model's order"
-        )
-    check_placement(placement, model, layout.positions)
+        return wait
 
 
 def _groups(ranks: tuple[int, ...], layout: Layout) -> dict[Channel, Any]:
@@ -190,3 +189,122 @@ def _groups(ranks: tuple[int, ...], layout: Layout) -> dict[Channel, Any]:
     for (kind, odd), group in groups.items():
         connect(((ranks[a], ranks[b]) for a, b in pairs[kind] if a % 2 == odd), group)
     return groups
+
+
+@dataclass
+class WholePass:
+    """A forward pass and its single graph, from `inputs` and `states` to `outputs` and `new_states`."""
+
+    inputs: Tensor
+    states: States
+    outputs: Tensor
+    new_states: States
+
+    @classmethod
+    def run(cls, part: SequenceModel, inputs: Tensor, states: States, finish: Finish | None = None) -> WholePass:
+        """Run the forward pass of a part of the model."""
+        outputs, new_states = part(inputs, states)
+        return cls(inputs, states, finish(outputs) if finish else outputs, new_states)
+
+    def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
+        """Compute all gradients. Inputs and states get theirs in `.grad`; the weights' gradients accumulate."""
+        roots: Roots = [(self.outputs, gradient)]
+        for place, gradients in state_gradients.items():
+            roots += zip(self.new_states[place], gradients, strict=True)
+        _go_back(roots)
+
+
+@dataclass
+class BlockGraph:
+    """One block's forward pass, whose graph starts at that block's inputs and state."""
+
+    place: int
+    weights: Sequence[Tensor]  # those that are trained
+    inputs: Tensor
+    state: Sequence[Tensor]
+    outputs: Tensor
+    new_state: Sequence[Tensor]
+    apart: bool  # split even if one call computes both gradients
+    roots: Roots = field(default_factory=list)
+    pending: Sequence[Tensor] = field(default_factory=list)  # weights whose gradients are not computed yet
+
+    def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
+        """Return the gradient of the inputs, or None if they need none. The state gets its gradients in `.grad`."""
+        roots: Roots = [(self.outputs, gradient)] if gradient is not None else []
+        roots += zip(self.new_state, state_gradient, strict=False)
+        node = self.outputs.grad_fn
+        together = not self.apart and node is not None and node.name().startswith(ONE_CALL)
+        leaves = [leaf for leaf in (self.inputs, *self.state) if leaf.requires_grad]
+        if any(root.requires_grad for root, _ in roots):
+            self.pending = [] if together else self.weights
+            self.roots = roots if self.pending else []
+            leaves += self.weights if together else []
+            if leaves:
+                _go_back(roots, leaves, keep_graph=bool(self.pending))
+        return self.inputs.grad
+
+
+@dataclass
+class SplitPass:
+    """A forward pass with one graph per block, for a backward pass in two parts."""
+
+    inputs: Tensor
+    states: States
+    outputs: Tensor
+    new_states: States
+    graphs: list[BlockGraph]  # in the model's order
+
+    @classmethod
+    def run(
+        cls,
+        blocks: Sequence[SequenceModel],
+        inputs: Tensor,
+        states: States,
+        finish: Finish | None = None,
+        *,
+        apart: bool = False,
+    ) -> SplitPass:
+        """Run the forward pass of consecutive parts with one block each."""
+        graphs, new_states, outputs = [], {}, inputs
+        for number, block in enumerate(blocks):
+            ((place, _),) = block.numbered()
+            block_inputs = outputs if number == 0 else outputs.detach().requires_grad_(outputs.requires_grad)
+            outputs, new_state = block(block_inputs, states)
+            new_states |= new_state
+            weights = [weight for weight in block.parameters() if weight.requires_grad]
+            state, final = states.get(place, ()), new_state.get(place, ())
+            graphs.append(BlockGraph(place, weights, block_inputs, state, outputs, final, apart))
+        if finish:
+            outputs = graphs[-1].outputs = finish(outputs)
+        return cls(inputs, states, outputs, new_states, graphs)
+
+    def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
+        """Run the first part: inputs and states get their gradients in `.grad`."""
+        passed: Tensor | None = gradient
+        for graph in reversed(self.graphs):
+            passed = graph.backward_inputs(passed, state_gradients.get(graph.place, ()))
+
+    def second_part(self) -> SecondPart:
+        """Return the remaining work, which keeps in memory only what it needs of this pass."""
+        roots = [root for graph in self.graphs for root in graph.roots]
+        return SecondPart(roots, [weight for graph in self.graphs for weight in graph.pending])
+
+
+@dataclass
+class SecondPart:
+    """The rest of a split backward pass: from the ends of the blocks' graphs to their weights."""
+
+    roots: Roots
+    weights: Sequence[Tensor]
+
+    def backward(self) -> None:
+        """Accumulate the weight gradients. A weight shared by two blocks gets both contributions at once."""
+        _go_back(self.roots, self.weights)
+
+
+def _go_back(roots: Roots, leaves: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:
+    """Run a backward pass from the roots that need a gradient: all of a part's weights may be frozen."""
+    trained = [(root, gradient) for root, gradient in roots if root.requires_grad]
+    if trained:
+        tensors, gradients = zip(*trained, strict=True)
+        torch.autograd.backward(tensors, gradients, retain_graph=keep_graph, inputs=leaves)

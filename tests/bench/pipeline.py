@@ -21,8 +21,8 @@ from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import from_torch, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Pipeline
-from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Routes
+from course_lib.strategies.pipeline import Execution
 from course_lib.strategies.stage import Stage
 from tests.bench.table import alternate, table, write_section
 from tests.strategies.test_against_torch import FIVE

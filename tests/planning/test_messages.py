@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import SCHEDULES, make_schedule
-from course_lib.strategies.mail import Message, postings_of
+from course_lib.strategies.mail import Transfer, postings_of
 from tests.planning.legal_schedules import any_legal_schedules
 
 
@@ -21,7 +21,7 @@ class SpinningGpu:
         self.stages, self.postings = schedule.stages, postings
         self.done = [0] * len(schedule.stages)
         self.queues = {place: list(posted[0]) for place, posted in enumerate(postings)}  # not yet through
-        self.through: set[Message] = set()
+        self.through: set[Transfer] = set()
 
     def run(self) -> bool:
         """Whether all stages come to their end."""
@@ -39,8 +39,12 @@ class SpinningGpu:
                     return True
         return False
 
-    def _is_first(self, message: Message, place: int) -> bool:
-        same = [m for m in self.queues[place] if (m.kind, m.source % 2) == (message.kind, message.source % 2)]
+    def _is_first(self, message: Transfer, place: int) -> bool:
+        same = [
+            m
+            for m in self.queues[place]
+            if (m.made_by.kind, m.source % 2) == (message.made_by.kind, message.source % 2)
+        ]
         return bool(same) and same[0] == message
 
     def _do_actions(self) -> bool:

@@ -12,7 +12,7 @@ from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.planning.placement import equal_count
 from course_lib.planning.schedules import from_torch
 from course_lib.strategies import Single
-from course_lib.strategies.execution import Execution
+from course_lib.strategies.pipeline import Execution
 from course_lib.strategies.stage import Stage
 
 BATCH = AddingProblem(16, (5, 9)).batch(range(16))

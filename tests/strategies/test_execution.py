@@ -20,8 +20,8 @@ from course_lib.planning.schedule import Schedule, dependencies
 from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
-from course_lib.strategies.execution import Execution
 from course_lib.strategies.mail import Mail, Routes
+from course_lib.strategies.pipeline import Execution
 from course_lib.strategies.stage import Stage
 from tests.planning.legal_schedules import any_legal_schedules
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, prove, prove_all
@@ -187,9 +187,9 @@ def test_what_has_been_received_is_let_go_of_before_the_step_ends():
                 super().deliver(action, tensor)
                 most.append(sum(map(len, self.sent.values())))
 
-        from course_lib.strategies import execution
+        from course_lib.strategies import pipeline
 
-        execution.Mail = Counting
+        pipeline.Mail = Counting
         strategy = Pipeline(deep(), adam, cross_entropy, schedule="1f1b", micro_batches=9)
         strategy.step(BATCHES[0])
         return max(most)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from course_lib.lstm.model import SequenceModel, lstm_model
-from course_lib.strategies.split_backward import SplitPass, WholePass
+from course_lib.strategies.stage import SplitPass, WholePass
 
 STEPS, SEQUENCES, HIDDEN = 5, 3, 4
 TOKENS = torch.randint(0, 7, (STEPS, SEQUENCES), generator=torch.Generator().manual_seed(1))

@@ -125,7 +125,7 @@ def copies_of_ours(trained: Strategy) -> list[str]:
     """Return the names of the course's own classes whose code this object runs, under whatever name."""
     from types import FunctionType, ModuleType
 
-    from course_lib.strategies import Strategy, execution, hybrid, model_parallel, pipeline, stage
+    from course_lib.strategies import Strategy, hybrid, model_parallel, pipeline, stage
 
     long, several = 60, 3  # bytes of a function that is too long to match by chance; matches that prove a copy
 
@@ -133,7 +133,7 @@ def copies_of_ours(trained: Strategy) -> list[str]:
         members = (getattr(each, "fget", None) or getattr(each, "__func__", each) for each in vars(kind).values())
         return [each for each in members if isinstance(each, FunctionType)]
 
-    modules = (hybrid, pipeline, model_parallel, stage, execution)
+    modules = (hybrid, pipeline, model_parallel, stage)
     kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
     ours = {kind for kind in kinds if kind.__module__ in [module.__name__ for module in modules]}
     names = {
