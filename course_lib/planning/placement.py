@@ -6,13 +6,13 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from course_lib.lstm.memory import LSTM, PROJECTION, BatchSize, BlockSize, ModelSize, predict_block_memory, size_of
-from course_lib.machine import device
+from course_lib.machine import device, wait_for_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -200,21 +200,15 @@ def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> N
         raise ValueError(f"a placement of {len(placement.stage_of)} blocks for a model of {len(model)}: place them all")
     if placement.stages != ranks:
         raise ValueError(f"a placement on {placement.stages} stages for {ranks} ranks: there is one rank per stage")
-    for (place, stage), (other_place, other_stage) in _pairs_that_share(model, placement):
-        if stage != other_stage:
-            raise ValueError(
-                f"blocks {place} and {other_place} share a weight, but live on stages {stage} and {other_stage}: "
-                "place them on the same stage, or give each its own weight"
-            )
-
-
-def _pairs_that_share(model: SequenceModel, placement: Placement) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return ((place, stage), (place, stage)) for each pair of blocks that share a parameter."""
-    users: dict[int, list[tuple[int, int]]] = {}
+    first_user: dict[int, tuple[int, int]] = {}
     for (place, block), stage in zip(model.numbered(), placement.stage_of, strict=True):
         for parameter in block.parameters():
-            users.setdefault(id(parameter), []).append((place, stage))
-    return [pair for blocks in users.values() for pair in pairwise(blocks)]
+            other_place, other_stage = first_user.setdefault(id(parameter), (place, stage))
+            if stage != other_stage:
+                raise ValueError(
+                    f"blocks {other_place} and {place} share a weight, but live on stages {other_stage} and {stage}: "
+                    "place them on the same stage, or give each its own weight"
+                )
 
 
 def analytic_costs(
@@ -266,20 +260,12 @@ def _pass(block: nn.Module, inputs: Tensor) -> float:
     import torch
 
     block.zero_grad()
-    _wait(inputs)
+    wait_for_gpu()
     started_at = time.perf_counter()
     outputs, _ = block(inputs)
     outputs.backward(torch.ones_like(outputs))
-    _wait(inputs)
+    wait_for_gpu()
     return time.perf_counter() - started_at
-
-
-def _wait(tensor: Tensor) -> None:
-    """Wait for the GPU. Kernels run asynchronously: without this, we would time only their launch."""
-    if tensor.is_cuda:
-        import torch
-
-        torch.cuda.synchronize(tensor.device)
 
 
 def _check_counts(blocks: int, stages: int) -> None:

@@ -25,7 +25,6 @@ from course_lib.lstm.memory import (
     predict_block_memory,
     size_of,
 )
-from course_lib.planning.actions import Action
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedule import Schedule
@@ -76,7 +75,9 @@ class Work:
         times.in_precision(precision)
         numbered = [(place, size_of(block)) for place, block in model.numbered()]
         numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
-        memory = tuple(_memory(predict_block_memory(*pair, batch, numbers), precision) for pair in numbered)
+        memory = tuple(predict_block_memory(*pair, batch, numbers) for pair in numbered)
+        if precision == HALF:  # autocast saves activations in bfloat16; the weights stay in float32
+            memory = tuple(replace(block, activations=block.activations // 2) for block in memory)
         cells = batch.steps * batch.sequences * (2 if precision == HALF else blocks[0].number_bytes)
         edges = tuple(cells * size.width for size in blocks)
         return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
@@ -90,7 +91,7 @@ class Work:
 
     def update_seconds(self, weight_bytes: float) -> float:
         """Return how long the optimizer takes for this many bytes of weights."""
-        count = weight_bytes / self._bytes_per_weight
+        count = weight_bytes / self.blocks[0].number_bytes
         return self.times.update_seconds(count, self.optimizer, self.precision) / self.speed
 
     def scaled(self, *, speed: float = 1.0, sequences: float = 1.0) -> Work:
@@ -100,10 +101,6 @@ class Work:
         memory = tuple(replace(block, activations=round(block.activations * share)) for block in self.memory)
         edges = tuple(round(size * share) for size in self.edges)
         return replace(self, sequences=count, memory=memory, edges=edges, speed=self.speed * speed)
-
-    @property
-    def _bytes_per_weight(self) -> int:
-        return self.blocks[0].number_bytes
 
     def weights(self, places: Iterable[int]) -> int:
         """Return the bytes of these blocks' parameters."""
@@ -117,7 +114,7 @@ class Work:
 
     def gathered(self, place: int) -> float:
         """Return the bytes that FSDP gathers for a block: in half precision, weights are sent and used in two bytes."""
-        return self.memory[place].parameters / (self._bytes_per_weight / 2 if self.precision == HALF else 1)
+        return self.memory[place].parameters / (self.blocks[0].number_bytes / 2 if self.precision == HALF else 1)
 
     @property
     def tensors(self) -> list[int]:
@@ -127,12 +124,6 @@ class Work:
     def activations(self, places: Iterable[int]) -> int:
         """Return the bytes that these blocks' forward passes save, for the whole batch."""
         return sum(self.memory[place].activations for place in places)
-
-
-def _memory(memory: Memory, precision: str) -> Memory:
-    """Halve the activations under autocast, which saves them in bfloat16; the weights stay in float32."""
-    activations = memory.activations // 2 if precision == HALF else memory.activations
-    return Memory(memory.parameters, memory.gradients, memory.optimizer, activations)
 
 
 @dataclass(frozen=True)
@@ -147,6 +138,7 @@ class Pieces:
 
     @property
     def prepared(self) -> Prepared:
+        """The schedule, prepared to be timed repeatedly."""
         return _prepared(self)
 
     def __str__(self) -> str:
@@ -184,18 +176,13 @@ class Prepared:
             finals[stage].append((position, number))
         return finals
 
-    @cached_property
-    def _counts(self) -> list[tuple[int, Action, int]]:
-        """An example (stage, action) for each different cost, and how many actions have this cost."""
-        often = Counter(cost for _, cost, _ in self.stopwatch.steps)
-        return [(*example, often[cost]) for cost, example in enumerate(self.stopwatch.examples)]
-
     def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
         """Return how long each stage spends on actions of these kinds."""
         spent = [0.0] * len(self.schedule.stages)
-        for stage, action, often in self._counts:
+        often = Counter(cost for _, cost, _ in self.stopwatch.steps)
+        for cost, (stage, action) in enumerate(self.stopwatch.examples):
             if action.kind in kinds:
-                spent[stage] += often * costs.of(action, stage, self.schedule)
+                spent[stage] += often[cost] * costs.of(action, stage, self.schedule)
         return spent
 
 

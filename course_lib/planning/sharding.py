@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.lstm.model import SequenceModel
 
@@ -59,17 +59,14 @@ def predict_sharding(
     shard = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
     if shards == 1:
         return ShardedMemory(shard, shard, optimizer_numbers * shard)
-    blocks = [sum(_rows_bytes(parameter, shards) for parameter in block.parameters()) for block in _blocks(model)]
-    return ShardedMemory(shard, shard, optimizer_numbers * shard, _passing(blocks, shards, way == "zero-2"))
-
-
-def _passing(blocks: Sequence[int], shards: int, is_kept: bool) -> int:
-    """Return the most that a backward pass holds, given the bytes of a shard of each block. While a block computes, the
-    block, the next one (or all that remain) and its gradient are whole, and the gradients computed before are shards.
-    """
-    places = range(len(blocks))
-    whole = [sum(blocks[0 if is_kept else max(0, place - 1) : place + 1]) + blocks[place] for place in places]
-    return max(shards * whole[place] + sum(blocks[place + 1 :]) for place in places)
+    blocks = [sum(_rows_bytes(weight, shards) for weight in block.parameters()) for _, block in model.numbered()]
+    # While a block computes backward, it, the next one (with ZeRO-2, all that remain) and its gradient are whole, and
+    # the gradients computed before are shards.
+    passing = []
+    for place, gradient in enumerate(blocks):
+        whole = sum(blocks[0 if way == "zero-2" else max(0, place - 1) : place + 1]) + gradient
+        passing.append(shards * whole + sum(blocks[place + 1 :]))
+    return ShardedMemory(shard, shard, optimizer_numbers * shard, max(passing))
 
 
 def block_bytes(model: SequenceModel) -> dict[str, int]:
@@ -93,7 +90,3 @@ def parameter_bytes(parameter: Tensor) -> int:
 def _rows_bytes(parameter: Tensor, shards: int) -> int:
     """Return the bytes of the first rank's rows; no rank has more."""
     return parameter_bytes(parameter) // len(parameter) * -(-len(parameter) // shards)
-
-
-def _blocks(model: SequenceModel) -> list[nn.Module]:
-    return [block for _, block in model.numbered()]

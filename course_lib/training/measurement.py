@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -99,19 +98,14 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
         watch = GatherWatch(strategy)
     strategy.step(batch)
     parameters = [shard.tensor for shard in strategy.shards().values()]
+    optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
+    values = [value for slots in optimizer.state.values() for value in slots.values()]
     return ShardedMemory(
         parameters=sum(map(_bytes, parameters)),
         gradients=sum(_bytes(parameter.grad) for parameter in parameters if parameter.grad is not None),
-        optimizer=sum(map(_bytes, _optimizer_state(strategy))),
+        optimizer=sum(_bytes(value) for value in values if isinstance(value, Tensor) and value.dim()),
         passing=watch.passing.peak if watch else 0,
     )
-
-
-def _optimizer_state(strategy: Strategy) -> list[Tensor]:
-    """Return the optimizer state on this rank: the tensors with as many numbers as their parameter."""
-    optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
-    values = [value for slots in optimizer.state.values() for value in slots.values()]
-    return [value for value in values if isinstance(value, Tensor) and value.dim()]
 
 
 sgd = partial(torch.optim.SGD, lr=0.01)
@@ -153,9 +147,12 @@ def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twi
 
 
 def _time_updates(plan: Plan, twin: Twin, link: Link, updates: int) -> list[float]:
-    with _network(plan, twin.link(link)):
-        strategy = paced_strategy(plan, twin, link)
-        return update_times(strategy, twin.batch(plan.pieces.chunks), updates, plan.update_seconds)
+    here = twin.link(link)
+    # Of a fully sharded model, `GatherWatch` paces the collectives block by block.
+    with contextlib.nullcontext() if plan.strategy[0] == "fsdp" else paced_network(here):
+        return update_times(
+            paced_strategy(plan, twin, here), twin.batch(plan.pieces.chunks), updates, plan.update_seconds
+        )
 
 
 def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float = 0.0) -> list[float]:
@@ -168,13 +165,6 @@ def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds:
         time.sleep(update_seconds)
         times.append(time.monotonic() - started_at)
     return times[1:]
-
-
-@contextlib.contextmanager
-def _network(plan: Plan, link: Link) -> Iterator[None]:
-    """Pace collectives, unless the model is fully sharded: `GatherWatch` then paces them block by block."""
-    with paced_network(link) if plan.strategy[0] != "fsdp" else contextlib.nullcontext():
-        yield
 
 
 def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
