@@ -35,7 +35,6 @@ from course_lib.training.log import Log, LogError, TensorboardLog
 from course_lib.training.loop import (
     BatchReader,
     StopAgreement,
-    Update,
     check_compiles,
     compile_blocks,
     profile_some,
@@ -67,8 +66,12 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     form one; and what `stopped` the run, if a signal or a time limit did. A stopped run with checkpoints saves one
     before it ends.
     """
-    with _locked_folder(settings):
+    folder = settings.checkpoint
+    with contextlib.ExitStack() as stack:
         try:
+            if folder is not None:
+                on_rank_0(lambda: check_can_be_made(Path(folder)))
+                stack.enter_context(writing_into(folder))
             job = _prepare(settings, show if dist.get_rank() == 0 else None)
         except ValueError as error:
             raise BadSettings(str(error)) from error
@@ -118,8 +121,11 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job
     _seed_stream(strategy, settings.seed)
     saved = _resume(strategy, reader, first_batch, settings, data) if resumes else None
     updates_done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
-    logs = _logs(settings, updates_done) if show else {"log": None}
-    metrics = MetricsLogger(updates_done, settings.updates, loss, **logs, show=show, utilization=utilization)
+    log = Log(settings.log, after=updates_done) if show and settings.log else None
+    board = TensorboardLog(settings.tensorboard, after=updates_done) if show and settings.tensorboard else None
+    metrics = MetricsLogger(
+        updates_done, settings.updates, loss, log=log, board=board, show=show, utilization=utilization
+    )
     return Job(settings, strategy, reader, metrics, data)
 
 
@@ -128,8 +134,16 @@ def _train(job: Job) -> str:
     settings, metrics = job.settings, job.metrics
     stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
     stopped = ""
-    with trace.paused(), _saving(settings) as save:  # a run may take days: record no timeline
-        for update in _updates(job):
+    remaining = settings.updates - metrics.updates
+    updates = updates_on(job.strategy, job.reader, remaining)
+    if settings.profile:
+        updates = profile_some(updates_on(job.strategy, with_input_waits(job.reader), remaining), remaining)
+    save: Callable[..., object] = save_checkpoint
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(trace.paused())  # a run may take days: record no timeline
+        if settings.checkpoint and settings.async_checkpoint:
+            save = stack.enter_context(BackgroundSaver(agreed=(NotFinite,))).save
+        for update in updates:
             metrics.add(update)
             is_last = metrics.updates == settings.updates
             stopped = stops.after_update() if stops and not is_last else ""
@@ -142,56 +156,18 @@ def _train(job: Job) -> str:
     return stopped
 
 
-def _updates(job: Job) -> Iterator[Update]:
-    remaining = job.settings.updates - job.metrics.updates
-    if not job.settings.profile:
-        return updates_on(job.strategy, job.reader, remaining)
-    return profile_some(updates_on(job.strategy, with_input_waits(job.reader), remaining), remaining)
-
-
 def _save(job: Job, save: Callable[..., object]) -> None:
-    metrics, reader = job.metrics, job.reader
+    settings, metrics, reader = job.settings, job.metrics, job.reader
     metrics.flush()  # the log must cover the checkpoint; a resumed run drops later lines
     metrics.check_losses()
     check_weights(job.strategy, metrics.updates)
     position = Position(metrics.updates, reader.epoch, reader.batch)
-    facts = {"loss": metrics.loss, "order": job.settings.order, "model": job.settings.model}
-    facts |= {"data": job.data, "precision": job.settings.precision}
-    save(job.strategy, job.settings.checkpoint, position, notes=facts | _scaler_notes(job.strategy))
+    notes = {"loss": metrics.loss, "order": settings.order, "model": settings.model}
+    notes |= {"data": job.data, "precision": settings.precision}
+    if scaler := getattr(job.strategy, "scaler", None):  # the strategy might not be derived from ours
+        notes["scaler"] = scaler.state()
+    save(job.strategy, settings.checkpoint, position, notes=notes)
     metrics.skip_time()
-
-
-def _logs(settings: Settings, updates_done: int) -> dict[str, Any]:
-    """Return the logs that rank 0 writes, as keyword arguments of MetricsLogger."""
-    log = Log(settings.log, after=updates_done) if settings.log else None
-    board = TensorboardLog(settings.tensorboard, after=updates_done) if settings.tensorboard else None
-    return {"log": log, "board": board}
-
-
-@contextlib.contextmanager
-def _saving(settings: Settings) -> Iterator[Callable[..., object]]:
-    """Yield a function that saves a checkpoint. At the end of the context, all checkpoints are complete."""
-    if not (settings.checkpoint and settings.async_checkpoint):
-        yield save_checkpoint
-        return
-    with BackgroundSaver(agreed=(NotFinite,)) as saver:
-        yield saver.save
-
-
-@contextlib.contextmanager
-def _locked_folder(settings: Settings) -> Iterator[None]:
-    """Hold the lock on the checkpoint folder, if the job has one, inside this context."""
-    if settings.checkpoint is None:
-        yield
-        return
-    folder = Path(settings.checkpoint)
-    with contextlib.ExitStack() as stack:
-        try:
-            on_rank_0(lambda: check_can_be_made(folder))
-            stack.enter_context(writing_into(folder))
-        except CheckpointError as error:
-            raise BadSettings(str(error)) from error
-        yield
 
 
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
@@ -223,7 +199,9 @@ def _resume(
 ) -> Checkpoint:
     """Restore the strategy and the reader from the last checkpoint."""
     with untouched(strategy.model):
-        strategy.step(strategy.share(batch))  # the load overwrites this step: see `load_checkpoint`
+        # torch's DDP reorders its messages after its first step, and with them its sums. So it takes the step that it
+        # took before the save, and the load then overwrites all that the step has changed.
+        strategy.step(strategy.share(batch))
     saved = load_checkpoint(strategy, settings.checkpoint or "")
     if not saved.same_layout:
         _seed_stream(strategy, settings.seed, saved.position.updates)
@@ -234,23 +212,13 @@ def _resume(
     if saved.position.updates > settings.updates:
         raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
     if dist.get_rank() == 0:
-        print(f"resuming from update {saved.position.updates}{_what_changes(saved, settings)}")
+        changes = ""
+        if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
+            changes = f", in {settings.precision} instead of {precision}"
+        if not saved.same_layout:
+            changes += f", saved by {in_words(saved.layout)} (random state, such as dropout, starts afresh)"
+        print(f"resuming from update {saved.position.updates}{changes}")
     return saved
-
-
-def _what_changes(saved: Checkpoint, settings: Settings) -> str:
-    """Describe what has changed since the checkpoint was saved, for the line that announces the resumed run."""
-    changes = []
-    if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
-        changes.append(f"in {settings.precision} instead of {precision}")
-    if not saved.same_layout:
-        changes.append(f"saved by {in_words(saved.layout)} (random state, such as dropout, starts afresh)")
-    return "".join(f", {change}" for change in changes)
-
-
-def _scaler_notes(strategy: Strategy) -> dict[str, Any]:
-    scaler = getattr(strategy, "scaler", None)  # the strategy might not be derived from ours
-    return {"scaler": scaler.state()} if scaler else {}
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:

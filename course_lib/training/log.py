@@ -48,16 +48,19 @@ class Log:
         try:
             self.path.touch()
             earlier = [record for record in read_log(path) if record.update <= after]
-            os.truncate(self.path, _bytes_up_to(self.path, len(earlier)))
+            with self.path.open("rb") as file:
+                kept = sum(len(line) for line in itertools.islice(file, len(earlier)))
+            os.truncate(self.path, kept)
         except OSError as error:
             raise self._cannot_be_written(error) from error
         self.seconds = earlier[-1].seconds if earlier else 0.0
 
     def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they are in the file."""
+        rows = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
         try:
             with self.path.open("a") as file:
-                file.write(_lines(records))
+                file.writelines(json.dumps(row) + "\n" for row in rows)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -69,27 +72,19 @@ class Log:
 
 def check_log(path: str | Path) -> None:
     """Refuse a path in a missing folder, and anything that is not a log: some other file, a device, a pipe."""
-    if os.path.isdir(path):
-        raise LogError(f"{path} is a folder: give --log the name of a file")
     if not os.path.isdir(folder := Path(path).parent):
         raise LogError(f"{path} cannot be written (there is no folder {folder}): create it first, or give another file")
-    if not os.path.exists(path):
-        return
-    if not os.path.isfile(path):
-        raise LogError(f"{path} is a device or a pipe: give --log the name of a file")
+    if os.path.isdir(path) or (os.path.exists(path) and not os.path.isfile(path)):
+        kind = "folder" if os.path.isdir(path) else "device or a pipe"
+        raise LogError(f"{path} is a {kind}: give --log the name of a file")
     try:
-        read_log(path)
-        *_, last_line = Path(path).read_text().split("\n")
-        if not (last_line.startswith(BEGINNING) or BEGINNING.startswith(last_line)):
-            raise LogError(f"{path} ends with something else")
+        if os.path.exists(path):
+            read_log(path)
+            last_line = Path(path).read_text().split("\n")[-1]
+            if not (last_line.startswith(BEGINNING) or BEGINNING.startswith(last_line)):
+                raise LogError(f"{path} ends with something else")
     except LogError as error:
         raise LogError(f"{path} exists and is not a log: give --log another file") from error
-
-
-def _bytes_up_to(path: Path, lines: int) -> int:
-    """Return the number of bytes in the first lines of a file."""
-    with path.open("rb") as file:
-        return sum(len(line) for line in itertools.islice(file, lines))
 
 
 def read_log(path: str | Path) -> list[Record]:
@@ -112,11 +107,6 @@ def _record(facts: dict) -> Record:
         raise TypeError("a record has numbers")
     mfu = None if record.mfu is None else float(record.mfu)
     return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds), mfu)
-
-
-def _lines(records: Iterable[Record]) -> str:
-    rows = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 PREFIX = "tensorboard:"

@@ -43,10 +43,13 @@ class StopAgreement:
 
     def after_update(self) -> str:
         """Return the reason to stop now, or an empty string to continue: the same on every rank."""
+        here = REASONS.index(stop.request.reason or "")
+        if not here and self._deadline is not None and time.monotonic() >= self._deadline:
+            here = REASONS.index("the time limit")
         if self._group is None:
-            return REASONS[self._reason_index()]
+            return REASONS[here]
         reason = self._receive()
-        flag = torch.tensor([self._reason_index()], dtype=torch.uint8)
+        flag = torch.tensor([here], dtype=torch.uint8)
         work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None  # this rank is in the group
         self._pending = work, flag
@@ -57,18 +60,12 @@ class StopAgreement:
         self._receive()
 
     def _receive(self) -> int:
-        if self._pending is None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return 0
-        work, flag = self._pending
-        self._pending = None
+        work, flag = pending
         work.wait()
         return int(flag)
-
-    def _reason_index(self) -> int:
-        """Return this rank's reason to stop, as an index into REASONS; 0 if there is none."""
-        if stop.request.reason:
-            return REASONS.index(stop.request.reason)
-        return int(self._deadline is not None and time.monotonic() >= self._deadline)
 
 
 READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time

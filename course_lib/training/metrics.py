@@ -65,7 +65,9 @@ def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> Utiliz
         return None
     peak = peak_of(torch.cuda.get_device_name(), precision)
     flops = count_flops(model, batch) if peak else 0.0
-    return Utilization(flops, peak * _devices()) if peak and flops else None
+    ranks, ranks_here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    devices = ranks // ranks_here * min(ranks_here, machine.gpus())  # one per rank, or fewer if they share
+    return Utilization(flops, peak * devices) if peak and flops else None
 
 
 def peak_of(name: str, precision: str) -> float | None:
@@ -80,28 +82,16 @@ def peak_of(name: str, precision: str) -> float | None:
 def count_flops(model: SequenceModel, batch: Batch) -> float:
     """Return the FLOPs of one token, forward and backward; 0 for a model that cannot run on meta tensors."""
     steps = min(batch.steps, MOST_STEPS)
-    inputs = batch.inputs[:steps, :1].to("meta")
+    shapes: dict[int, Tensor] = {}  # instead of the weights: deepcopy takes what it finds here, so nothing is copied
+    for tensor in (*model.parameters(), *model.buffers()):
+        shape = tensor.detach().to("meta")
+        shapes[id(tensor)] = nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shape
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            _without_numbers(model)(inputs)
+            copy.deepcopy(model, shapes)(batch.inputs[:steps, :1].to("meta"))
     except Exception:  # a user's model may do anything with its inputs
         return 0.0
     return FORWARD_AND_BACKWARD * counter.get_total_flops() / steps
-
-
-def _without_numbers(model: nn.Module) -> nn.Module:
-    """Return a copy whose weights have shapes but take no memory."""
-    copied: dict[int, torch.Tensor] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        shape = tensor.detach().to("meta")
-        copied[id(tensor)] = nn.Parameter(shape, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shape
-    return copy.deepcopy(model, copied)
-
-
-def _devices() -> int:
-    """Return how many GPUs the ranks have together: one per rank, or fewer if they share."""
-    ranks, ranks_here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    return ranks // ranks_here * min(ranks_here, machine.gpus())
 
 
 CHECK_EVERY = 20  # updates: all ranks check for finite losses after the same one, so that they stop together
@@ -129,10 +119,6 @@ class PendingLoss:
             copied = torch.cuda.Event()
             copied.record()
         return cls(number, copied, time.monotonic(), int(update.batch.lengths.sum()))
-
-    @property
-    def is_ready(self) -> bool:
-        return self.copied is None or self.copied.query()
 
     def value(self) -> float:
         """Wait for the loss if needed, and return it."""
@@ -173,7 +159,8 @@ class MetricsLogger:
             self.flush()
             self.check_losses()
         if loss.updated_at - self._read_at >= READ_EVERY:
-            self._read(sum(1 for _ in takewhile(lambda pending: pending.is_ready, self._unread)))
+            ready = takewhile(lambda pending: pending.copied is None or pending.copied.query(), self._unread)
+            self._read(len(list(ready)))
         if self.updates % CHECK_EVERY == 0:
             self.check_losses(but_the_last=NOT_YET_CHECKED if loss.copied else 0)
 
@@ -201,22 +188,22 @@ class MetricsLogger:
         """Read the oldest `count` pending losses."""
         if not count:
             return
+        first_update = self.updates - len(self._unread) + 1
         read, self._unread = self._unread[:count], self._unread[count:]
         losses, now = [pending.value() for pending in read], time.monotonic()
         self.tokens_per_second = sum(pending.tokens for pending in read) / max(1e-9, now - self._read_at)
         self.loss, self._read_at = losses[-1], now
-        last_update = self.updates - len(self._unread)
         speed, before = round(self.tokens_per_second, 1), self._seconds_before - self._started_at
         records = (
-            Record(number, loss, speed, round(before + pending.updated_at, 4), self.mfu)
-            for number, loss, pending in zip(range(last_update - count + 1, last_update + 1), losses, read, strict=True)
+            Record(first_update + place, loss, speed, round(before + pending.updated_at, 4), self.mfu)
+            for place, (loss, pending) in enumerate(zip(losses, read, strict=True))
         )
         finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
         for log in (self.log, self.board):
             if log:
                 log.append(finite)
         if self.show:
-            self.show(Progress(last_update, self.total, self.loss, self.tokens_per_second, self.mfu))
+            self.show(Progress(first_update + count - 1, self.total, self.loss, self.tokens_per_second, self.mfu))
 
     def skip_time(self) -> None:
         """Restart the clock: the time since the last update was not spent on training."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib.strategies.base import Strategy, on_rank_0, rank_and_ranks
-from course_lib.strategies.shards import NamedTensors, Outlines, check_outlines, gather_outlines
+from course_lib.strategies.shards import NamedTensors, check_outlines, gather_outlines
 from course_lib.training.checkpoint import state
 from course_lib.training.checkpoint.folder import (
     Checkpoint,
@@ -74,10 +74,10 @@ class Save:
                 f"rank {rank} cannot write its part of {self.final} ({_reason(cause)}): check that the disk has room"
             ) from error
         rank, ranks = rank_and_ranks()
-        sums = [sums_of(sorted(self.temporary.glob(f"__{rank}_*.distcp")))]
+        local_sums = sums_of(sorted(self.temporary.glob(f"__{rank}_*.distcp")))
+        sums = [local_sums] * ranks
         if dist.is_initialized():
-            local, sums = sums[0], [{}] * ranks
-            dist.all_gather_object(sums, local, group=self.group)
+            dist.all_gather_object(sums, local_sums, group=self.group)
         of_all_ranks = {name: digest for of_rank in sums for name, digest in of_rank.items()}
         with _in_a_sentence():
             on_rank_0(lambda: complete(self.final, self.temporary, self.facts, of_all_ranks, self.keep), self.group)
@@ -92,11 +92,12 @@ def _begin(
     keep: int = CHECKPOINTS_KEPT,
     group: dist.ProcessGroup | None = None,
 ) -> Save:
-    """Create the temporary folder and the checkpoint's description. The ranks then write their parts."""
+    """Create the temporary folder and the description, after checking that the parts form the whole model."""
     if keep < 1:
         raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
     final = Path(folder) / f"update-{position.updates:08d}"
-    parts = _parts_of(strategy, sampled=True)
+    parts = gather_outlines(strategy.checked_shards(), sampled=True)
+    check_outlines(parts)
     facts = {
         "position": asdict(position),
         "layout": state.layout_of(strategy, parts),
@@ -106,13 +107,6 @@ def _begin(
     }
     with _in_a_sentence():
         return Save(final, on_rank_0(lambda: make_room(final)), facts, keep, group)
-
-
-def _parts_of(strategy: Strategy, *, sampled: bool = False) -> list[Outlines]:
-    """Return each rank's outlines, after checking that they form the whole model; the same on every rank."""
-    parts = gather_outlines(strategy.checked_shards(), sampled=sampled)
-    check_outlines(parts)
-    return parts
 
 
 @contextlib.contextmanager
@@ -206,7 +200,8 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
     if damaged:
         _warn(f"{', '.join(damaged)}: {checkpoint.path.name}, the previous one, is loaded instead")
-    parts = _parts_of(strategy)
+    parts = gather_outlines(strategy.checked_shards())
+    check_outlines(parts)
     state.check_same_model(checkpoint, state.parameters_of(parts))
     layout = state.layout_of(strategy, parts)
     checkpoint = replace(checkpoint, same_layout=checkpoint.layout == layout)
