@@ -110,21 +110,6 @@ def test_a_run_goes_on_where_its_checkpoint_is_with_another_strategy_and_through
     assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
 
 
-@pytest.mark.slow
-def test_virtual_stages_train_save_and_go_on_on_another_layout(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", "single", *flags(**SMALL, updates=9, log="whole.jsonl")]) == 0
-    run = flags(**SMALL, checkpoint="c", every=3, log="run.jsonl")
-    ways = [
-        ["pipeline", "schedule=zb-v", "virtual=2", *flags(ranks=2, updates=3)],
-        ["hybrid", "replicas=2", "schedule=interleaved", "virtual=2", "recompute=True", *flags(ranks=4, updates=6)],
-        ["pipeline", "schedule=zb-h1", *flags(ranks=4, updates=9)],
-    ]
-    for number, way in enumerate(ways):
-        assert main(["train", *way, *run, *(["--resume"] if number else [])]) == 0
-    assert losses_in("run.jsonl") == pytest.approx(losses_in("whole.jsonl"), rel=1e-3)
-
-
 def test_the_reader_goes_on_with_the_batch_that_comes_next():
     class Sampler:
         def set_epoch(self, epoch):

@@ -199,19 +199,6 @@ class Misfit(Single):
         return {name: replace(shard, shape=(99, *shard.shape[1:])) for name, shard in super().shards().items()}
 
 
-class Duck:
-    """Trains, in its way, and knows nothing of strategies."""
-
-    def __init__(self, *_):
-        pass
-
-    def share(self, batch):
-        return batch
-
-    def step(self, batch):
-        return torch.zeros(()), torch.ones(())
-
-
 def save_with(kind, folder):
     torch.manual_seed(dist.get_rank() if kind is Drifting else 0)
     save_checkpoint(kind(model(3).double(), adam, cross_entropy), folder, Position(1))
@@ -235,7 +222,6 @@ def save_with(kind, folder):
         (Silent, 1, r"shards\(\) must return a dict with a Shard for each parameter"),
         (Drifting, 2, r"table\.weight has different values in .* on ranks 0 and 1.*copy=rank, a copy number"),
         (Misfit, 1, r"does not describe blocks\.0\.table\.weight as it is on this rank"),
-        (Duck, 2, r"Duck has no shards\(\): derive it from course_lib\.strategies\.Strategy"),
     ],
 )
 def test_shards_that_are_no_whole_model_are_refused_before_anything_is_written(tmp_path, kind, ranks, says):
