@@ -170,9 +170,12 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
+    if isinstance(run, Mapping):
+        shown = {name: (one.spans, len(one)) for name, one in run.items()}
+    else:
+        shown = {"": spans_of(run, ranks)}
     named = {}
-    for name, shown in run.items() if isinstance(run, Mapping) else [("", run)]:
-        spans, count = (shown.spans, len(shown)) if isinstance(run, Mapping) else spans_of(shown, ranks)
+    for name, (spans, count) in shown.items():
         pairs = matched(spans)
         start = min((sent_at(*pair) for pair in pairs), default=0.0)
         named[name] = [(send.since(start), receive.since(start)) for send, receive in pairs], count
