@@ -8,17 +8,26 @@ from functools import partial
 from pathlib import Path
 
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain, interrupted, option
+from course_lib.cli.arguments import BadUsage, complain, option, status_of
 from course_lib.cli.training import add_cluster_options, choose_backend, place_of
 from course_lib.interrupt import exiting_on_interrupt
-from course_lib.launchers import LaunchError, torchrun, warm_up
-from course_lib.launchers.slurm import BadPlace
+from course_lib.launchers import torchrun, warm_up
 from course_lib.machine import started_by_torchrun
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
     """Add `course doctor`, `course lab` and `course update`."""
-    _add_doctor(commands)
+    doctor = commands.add_parser(
+        "doctor",
+        help="show what this machine has and what will work on it; with --ranks, which rank is slow",
+        description="Show what this machine has, what will work on it, and what to do about the rest. With --ranks, "
+        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, and an all-reduce "
+        "against its prediction, and report which rank is slow. If one is, the exit status is 1.",
+    )
+    option(doctor, "--ranks", "how many to measure (under torchrun, set by torchrun)", types.ranks)
+    option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
+    add_cluster_options(doctor)
+    doctor.set_defaults(run=_doctor)
     lab = commands.add_parser(
         "lab",
         help="open the course in JupyterLab",
@@ -49,18 +58,12 @@ def _add_desk(command: argparse.ArgumentParser) -> None:
 
 
 def _lab(options: argparse.Namespace) -> int:
-    from course_lib.classroom.learner import CannotJoin
-    from course_lib.lab import BadDesk, LabMissing, open_lab
+    from course_lib.lab import open_lab
 
     if options.class_ is None and (options.code is not None or options.name is not None):
         raise BadUsage("--code and --name are for a class: give its address, too, with --class URL")
     join = partial(_join, options) if options.class_ is not None else None
-    try:
-        return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk, join=join)
-    except BadDesk as error:
-        return complain(error, status=2)
-    except (LabMissing, CannotJoin) as error:
-        return complain(error)
+    return open_lab(port=options.port, browser=not options.no_browser, desk=options.desk, join=join)
 
 
 def _join(options: argparse.Namespace, folder: Path) -> str:
@@ -84,28 +87,10 @@ def _ask(option: str, question: str) -> str:
 
 
 def _update(options: argparse.Namespace) -> int:
-    from course_lib.lab import BadDesk, update_desk
+    from course_lib.lab import update_desk
 
-    try:
-        print(update_desk(options.desk))
-    except BadDesk as error:
-        return complain(error, status=2)
+    print(update_desk(options.desk))
     return 0
-
-
-def _add_doctor(commands: argparse._SubParsersAction) -> None:
-    """Add `course doctor`."""
-    doctor = commands.add_parser(
-        "doctor",
-        help="show what this machine has and what will work on it; with --ranks, which rank is slow",
-        description="Show what this machine has, what will work on it, and what to do about the rest. With --ranks, "
-        "--slurm, or under torchrun: measure every rank's device, the links between all pairs, and an all-reduce "
-        "against its prediction, and report which rank is slow. If one is, the exit status is 1.",
-    )
-    option(doctor, "--ranks", "how many to measure (under torchrun, set by torchrun)", types.ranks)
-    option(doctor, "--out", "draw the matrix of links", types.picture, "PICTURE.png")
-    add_cluster_options(doctor)
-    doctor.set_defaults(run=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -114,10 +99,6 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.out is not None:
         raise BadUsage("--out is for a measurement of ranks; add --ranks N")
     place_of(options)  # raises BadUsage for cluster options
-    return _examine_machine()
-
-
-def _examine_machine() -> int:
     with exiting_on_interrupt():
         from course_lib.doctor import examine
 
@@ -127,26 +108,25 @@ def _examine_machine() -> int:
 
 
 def _examine_ranks(options: argparse.Namespace) -> int:
-    under_torchrun = started_by_torchrun()
-    prints = not under_torchrun or torchrun.speak_as_rank() == 0
+    prints = not started_by_torchrun() or torchrun.speak_as_rank() == 0
     try:
         choose_backend(options)
         place = place_of(options)
-        if not under_torchrun and not place:
+        if not started_by_torchrun() and not place:
             warm_up()  # the ranks' server imports torch while this process does
         with exiting_on_interrupt():
             from course_lib.doctor import health
 
-        if under_torchrun:
+        if started_by_torchrun():
             measured = health.examine_as_rank(options.peer_timeout)
         else:
             measured = health.examine_ranks(place.ranks if place else options.ranks, on=place)
-    except BadPlace as error:
-        return complain(error, status=2) if prints else 2
-    except LaunchError as error:
-        return complain(error)
+    except ValueError as error:
+        if prints:
+            raise
+        return status_of(error)  # rank 0 says the same
     except KeyboardInterrupt:
-        return interrupted("; all ranks have been stopped") if prints else 130
+        return complain("interrupted; all ranks have been stopped", status=130) if prints else 130
     if measured is None:
         return 0
     print(health.health_text(measured))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain, option
+from course_lib.cli.arguments import BadUsage, option
 from course_lib.interrupt import exiting_on_interrupt
 from course_lib.launchers import warm_up
 
@@ -47,19 +47,36 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         bool,
     )
     grade.set_defaults(run=_grade)
-    _add_exchange(commands)
+
+    release = commands.add_parser(
+        "release",
+        help="copy the exercises into folders, to hand out",
+        description="Copy the exercises into FOLDER, with a folder for each lesson, to hand out. The command checks "
+        "that none of them contains an answer.",
+    )
+    release.add_argument("folder", type=types.words, metavar="FOLDER")
+    option(release, "--lessons", "only these lessons", metavar="02", nargs="+", default=[])
+    release.set_defaults(run=_release)
+
+    collect = commands.add_parser(
+        "collect",
+        help="collect a class's work, for `course grade`",
+        description="Collect students' work from FOLDER. It contains a folder for each student (home folders, or a "
+        "Moodle download), or files named as Canvas names them. Files collected earlier stay if they are newer.",
+    )
+    collect.add_argument("folder", type=types.words, metavar="FOLDER")
+    option(collect, "--into", "the folder to give to `course grade`", metavar="SUBMISSIONS", required=True)
+    option(collect, "--students", "the students' names, one per line", metavar="NAMES.txt")
+    option(collect, "--lessons", "only these lessons", metavar="02", nargs="+", default=[])
+    collect.set_defaults(run=_collect)
 
 
 def _check(options: argparse.Namespace) -> int:
     warm_up()
     with exiting_on_interrupt():
         from course_lib.checks import check_notebook
-        from course_lib.checks.notebooks import BadNotebook
 
-    try:
-        return 0 if check_notebook(options.notebook) else 1
-    except BadNotebook as error:
-        return complain(error, status=2)
+    return 0 if check_notebook(options.notebook) else 1
 
 
 def _progress(_: argparse.Namespace) -> int:
@@ -75,12 +92,7 @@ def _grade(options: argparse.Namespace) -> int:
     from course_lib.grading.interrupts import ended_by_an_interrupt
 
     with ended_by_an_interrupt("finished grades are saved: run the same command again to continue"):
-        from course_lib.grading.gradebook import NoGradebook
         from course_lib.grading.grader import grade
-        from course_lib.grading.platforms import BadStudents
-        from course_lib.grading.sandbox import NoSandbox
-        from course_lib.grading.secret import BadSecret
-        from course_lib.grading.submissions import BadSubmissions
 
         if options.explain:
             from course_lib.grading.protection import explain
@@ -95,74 +107,31 @@ def _grade(options: argparse.Namespace) -> int:
             raise BadUsage("grade --part: use --merge, --gradebook and --csv only after all parts are graded")
         if options.merge and (options.again or options.flagged):
             raise BadUsage("grade --merge: it runs no submission; give --again or --flagged with --part")
-        arguments = {
-            name: value for name, value in vars(options).items() if name not in ("run", "argv", "words", "explain")
-        }
-        try:
-            print(grade(**arguments))
-        except (BadSubmissions, BadStudents, BadSecret, NoSandbox, NoGradebook) as error:
-            return complain(error, status=2)
+        ours = ("run", "argv", "words", "explain")
+        print(grade(**{name: value for name, value in vars(options).items() if name not in ours}))
     return 0
 
 
-def _add_exchange(commands: argparse._SubParsersAction) -> None:
-    """Add `course release` and `course collect`."""
-    release = commands.add_parser(
-        "release",
-        help="copy the exercises into folders, to hand out",
-        description="Copy the exercises into FOLDER, with a folder for each lesson, to hand out. The command checks "
-        "that none of them contains an answer.",
-    )
-    release.add_argument("folder", type=types.words, metavar="FOLDER")
-    _add_lessons(release)
-    release.set_defaults(run=_release)
-
-    collect = commands.add_parser(
-        "collect",
-        help="collect a class's work, for `course grade`",
-        description="Collect students' work from FOLDER. It contains a folder for each student (home folders, or a "
-        "Moodle download), or files named as Canvas names them. Files collected earlier stay if they are newer.",
-    )
-    collect.add_argument("folder", type=types.words, metavar="FOLDER")
-    option(collect, "--into", "the folder to give to `course grade`", metavar="SUBMISSIONS", required=True)
-    option(collect, "--students", "the students' names, one per line", metavar="NAMES.txt")
-    _add_lessons(collect)
-    collect.set_defaults(run=_collect)
-
-
-def _add_lessons(command: argparse.ArgumentParser) -> None:
-    option(command, "--lessons", "only these lessons", metavar="02", nargs="+", default=[])
-
-
 def _release(options: argparse.Namespace) -> int:
-    from course_lib.classroom.exchange import BadExchange, release
+    from course_lib.classroom.exchange import release
 
     folder = Path(options.folder)
-    try:
-        names = release(folder, options.lessons)
-    except BadExchange as error:
-        return complain(error, status=2)
+    names = release(folder, options.lessons)
     print(f"Copied to {folder}, without answers: {', '.join(names)}")
     return 0
 
 
 def _collect(options: argparse.Namespace) -> int:
-    from course_lib.classroom.exchange import BadExchange, collect
+    from course_lib.classroom.exchange import collect
 
-    try:
-        expected = _names(options.students) if options.students else []
-        print(collect(Path(options.folder), Path(options.into), options.lessons, expected))
-    except BadExchange as error:
-        return complain(error, status=2)
+    students, names = options.students, []
+    if students and not Path(students).is_file():  # some devices never end
+        raise BadUsage(f"--students {students}: this is not a file; give one with a name on each line")
+    if students:
+        try:
+            names = Path(students).read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise BadUsage(f"--students {students}: it is not text in UTF-8; give a name on each line") from None
+    expected = [name.strip() for name in names if name.strip()]
+    print(collect(Path(options.folder), Path(options.into), options.lessons, expected))
     return 0
-
-
-def _names(path: str) -> list[str]:
-    """Return the names in a file, one per line."""
-    if not Path(path).is_file():
-        raise BadUsage(f"--students {path}: this is not a file; give one with a name on each line")
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError:
-        raise BadUsage(f"--students {path}: it is not text in UTF-8; give a file with a name on each line") from None
-    return [line.strip() for line in lines if line.strip()]

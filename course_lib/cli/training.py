@@ -4,42 +4,63 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
 
 from course_lib import machine
 from course_lib.cli import arguments as types
-from course_lib.cli.arguments import BadUsage, complain, detached, interrupted, option
+from course_lib.cli.arguments import BadUsage, complain, option, status_of
 from course_lib.interrupt import exiting_on_interrupt
-from course_lib.launchers import Detached, LaunchError, PeersLost, Run, Slurm, torchrun, warm_up
+from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MAX_RANKS
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
-from course_lib.launchers.slurm import BadPlace
-from course_lib.launchers.target import BadJob, parse
+from course_lib.launchers.target import parse
 from course_lib.launchers.tracing.trace_file import (
-    TraceError,
     check_can_be_written,
     collectives_in,
     core_waits_in,
     read_trace,
     spans_in,
 )
+from course_lib.settings import Settings
+from course_lib.words import counted
 
-if TYPE_CHECKING:
-    from course_lib.training.settings import Settings
-
-TRAIN_OPTIONS = (
-    *("strategy", "data", "model", "updates", "batch", "tokens", "hidden", "layers", "learning_rate", "seed"),
-    *("precision", "checkpoint", "every", "async_checkpoint", "resume", "time_limit", "recompute", "compile"),
+CLUSTER_OPTIONS = (
+    ("nodes", types.count, "NODES", "how many (default: 2)"),
+    ("gpus-per-node", types.number(0, 1000), "GPUS", "default: 8; 0 for none"),
+    ("ranks-per-node", types.count, "RANKS", "default: one per GPU"),
+    ("cpus-per-rank", types.count, "CORES", "default: 4 with a GPU, otherwise 1"),
+    ("memory", types.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
+    ("time", types.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
+    ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
+    ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
 )
+SLURM_OPTIONS = (*(row[0].replace("-", "_") for row in CLUSTER_OPTIONS), "sbatch")
+
+
+class JobFailed(RuntimeError):
+    """A training run ended before its time. The message says why, and how to continue."""
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
     """Add `course run`, `course train`, `course plot` and `course stragglers`."""
-    _add_run(commands)
+    run = commands.add_parser(
+        "run",
+        help="run a function from a file on several ranks",
+        usage="course run [OPTIONS] FILE.py:FUNCTION [NAME=VALUE ...] [-- WORD ...]",
+        description="Run a function from a file on several ranks. Under torchrun, this process is one of its ranks. "
+        "Everything after -- becomes sys.argv[1:], for a function that parses its own options: "
+        "course run train.py:main --ranks 4 -- --lr 3",
+    )
+    run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
+    run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
+    option(run, "--ranks", "how many (default: 2; under torchrun, set by torchrun)", types.ranks)
+    option(run, "--timeout", "seconds; 0 waits forever (default: 60)", types.seconds, default=60.0)
+    option(run, "--timeline", "draw the recorded spans to a file", types.picture, "PICTURE.png")
+    add_cluster_options(run)
+    run.set_defaults(run=_run)
     _add_train(commands)
     plot = commands.add_parser("plot", help="plot the loss of training runs from their logs")
     option(plot, "logs", "a file that `course train --log LOG` wrote", metavar="LOG", nargs="+")
@@ -53,6 +74,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_train(commands: argparse._SubParsersAction) -> None:
+    """Add `course train`, with an option for each field of `Settings` that has a help text."""
     train = commands.add_parser(
         "train",
         help="train an LSTM with any of the course's strategies",
@@ -60,145 +82,116 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--checkpoint, SIGTERM, SIGUSR1, SIGHUP and --time-limit save a checkpoint and end the run with exit status "
         f"{REQUEUE}: continue it with --resume.",
     )
-    option(
-        train,
-        "strategy",
-        "single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own",
-        metavar="STRATEGY",
-    )
+    strategies = "single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or module:Class for your own"
+    option(train, "strategy", strategies, metavar="STRATEGY")
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
     option(train, "--ranks", "how many (default: 2, or 1 for single; under torchrun, set by torchrun)", types.ranks)
-    option(
-        train,
-        "--data",
-        "default: the adding problem; your own function returns data with a length and batch(indices); a text "
-        "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-..., or in ~/.cache/course",
-        metavar="adding|text|FILE|FILE.py:FUNCTION",
-        default="adding",
-    )
-    option(
-        train,
-        "--model",
-        "a model other than the LSTM: the small GPT of lesson 12, or your own function that returns a list of blocks",
-        metavar="gpt|FILE.py:FUNCTION",
-    )
-    for name, kind, default, description in (
-        ("updates", types.count, 300, "how many optimizer steps"),
-        ("batch", types.count, 64, "global batch size: sequences of the adding problem per update, over all ranks"),
-        ("tokens", types.count, 4096, "global batch size for text: tokens per update, over all ranks"),
-        ("hidden", types.count, 64, "the hidden size of a layer"),
-        ("layers", types.count, 2, "how many layers"),
-        ("seed", types.seed, 0, "the seed of the weights and the data order"),
-        ("every", types.count, 50, "updates between checkpoints"),
-        ("learning-rate", types.learning_rate, 0.01, "Adam's learning rate"),
-    ):
-        option(train, f"--{name}", f"{description} (default: {default})", kind, default=default)
-    train.add_argument(
-        "--precision",
-        choices=("fp32", "bf16", "fp16"),
-        default="fp32",
-        help="the precision of the forward pass; weights stay in fp32, and fp16 scales the loss (default: fp32)",
-    )
-    folder = "save checkpoints in this folder, and keep the last two"
-    option(train, "--checkpoint", folder, metavar="FOLDER")
-    beside = "write checkpoints in the background, from a copy in memory, while training continues"
-    option(train, "--async-checkpoint", beside, bool)
-    option(train, "--resume", "continue from the folder's last checkpoint", bool)
-    limit = "after this time, save a checkpoint and stop; continue with --resume"
-    option(train, "--time-limit", limit, types.time_limit, "SECONDS|H:MM:SS")
-    # torchrun also parses its script's options, and mistakes --log for an abbreviation of one of its own.
-    log = (
-        "write a line of JSON per update, for `course plot`, or log to TensorBoard; give it twice to do both; under "
-        "torchrun, use --log-file"
-    )
-    train.add_argument(
-        "--log", "--log-file", action="append", default=[], type=types.words, metavar="FILE|tensorboard:DIR", help=log
-    )
-    recompute = "drop activations and recompute them in the backward pass (pipeline and hybrid)"
-    option(train, "--recompute", recompute, bool)
-    compiled = "compile every block except LSTM layers with torch.compile"
-    option(train, "--compile", compiled, bool)
+    for each in fields(Settings):
+        if each.metadata:
+            _add_setting(train, each.name, each.default, **each.metadata)
     profile = "run a few updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
     option(train, "--profile", profile, metavar="FILE")
     add_cluster_options(train)
-    shown = "with --slurm: print the script instead of submitting it"
-    option(train, "--print", shown, bool)
+    option(train, "--print", "with --slurm: print the script instead of submitting it", bool)
     train.set_defaults(run=_train)
 
 
+def _add_setting(
+    train: argparse.ArgumentParser, name: str, default: Any, help: str, limits: Any, more: dict[str, Any]
+) -> None:
+    """Add an option. Its type is its default's: text, a whole number, a number, or a switch."""
+    names = [f"--{name.replace('_', '-')}"]
+    if name == "log":
+        names.append("--log-file")  # torchrun parses its script's options, too, and takes --log for its --log-dir
+    if default is False:
+        train.add_argument(*names, action="store_true", help=help)
+        return
+    kind: Callable[[str], Any] = types.words
+    if name == "time_limit":
+        kind = types.time_limit
+    elif limits:
+        kind = types.number(*limits, kind=type(default))
+    if default is not None and "default" not in help:
+        help += f" (default: {default})"
+    train.add_argument(*names, type=kind, default=default, help=help, **more)
+
+
 def _train(options: argparse.Namespace) -> int:
-    under_torchrun, prints = machine.started_by_torchrun(), True
+    prints, under_torchrun = True, machine.started_by_torchrun()
     if under_torchrun:
-        prints = torchrun.speak_as_rank() == 0  # the other ranks would print the same
+        prints = torchrun.speak_as_rank() == 0
     elif not options.slurm:
         warm_up()  # the ranks' server imports torch while this process does
+    try:
+        return _train_job(options, under_torchrun, prints)
+    except (ValueError, JobFailed) as error:
+        if prints:
+            raise
+        return status_of(error)  # rank 0 says the same
+
+
+def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) -> int:
     with exiting_on_interrupt():
         from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
         from course_lib.training.log import LogError
         from course_lib.training.metrics import NotFinite
-        from course_lib.training.settings import BadSettings, Settings, split_logs
 
-    settings = Settings(**{name: getattr(options, name) for name in TRAIN_OPTIONS})
+    settings = Settings(
+        **{each.name: getattr(options, each.name) for each in fields(Settings) if each.metadata},
+        strategy=options.strategy,
+        options=parse(options.arguments),
+        profile=options.profile is not None,
+    )
+    choose_backend(options)
+    if options.profile is not None:
+        check_can_be_written(options.profile)
+    place = place_of(options, [word for word in options.words if not word.startswith("--pri")])  # without --print
+    if options.print:
+        return _print_script(settings, place)
     try:
-        choose_backend(options)
-        settings = replace(settings, **split_logs(options.log), options=parse(options.arguments))
-        settings = replace(settings, profile=options.profile is not None)
-        if options.profile is not None:
-            check_can_be_written(options.profile)
-        place, peer_timeout = place_of(options, _words_without_print(options)), options.peer_timeout
-        if options.print:
-            return _print_script(settings, place)
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
-        run = run_job_as_rank(settings, peer_timeout) if under_torchrun else launch_job(settings, ranks, on=place)
-    except (BadPlace, BadJob, BadSettings, TraceError) as error:
-        return complain(error, status=2) if prints else 2
+        if under_torchrun:
+            run = run_job_as_rank(settings, options.peer_timeout)
+        else:
+            run = launch_job(settings, ranks, on=place)
     except (NotFinite, CheckpointError, LogError) as error:
-        return complain(f"{error}{resume_hint(settings)}") if prints else 1
-    except Detached as error:
-        return detached(error)
+        raise JobFailed(f"{error}{resume_hint(settings)}") from error
     except LaunchError as error:
         status = complain(error)
         if (prints or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
-            print(f"course: the job has ended{hint}", file=sys.stderr)
+            complain(f"the job has ended{hint}")
         return status
     except KeyboardInterrupt:
-        return interrupted(f"; all ranks have been stopped{resume_hint(settings)}") if prints else 130
-    if run is not None:
-        more = f", MFU {run[0]['mfu']:.1%}" if "mfu" in run[0] else ""
-        more += f", {run[0]['mesh']}" if "mesh" in run[0] else ""
-        print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**run[0]) + more)
-        if options.profile is not None and (status := _write_trace(run, options.profile)):
-            return status
-        if "stopped" in run[0]:
-            print(f"course: stopped by {run[0]['stopped']}{resume_hint(settings)}", file=sys.stderr)
-            return REQUEUE
-    return REQUEUE if stop.request.obeyed else 0
-
-
-def _words_without_print(options: argparse.Namespace) -> list[str]:
-    """Return the words as typed, without --print or an abbreviation of it."""
-    return [word for word in options.words if not (word.startswith("--pri") and "--print".startswith(word))]
+        if prints:
+            complain(f"interrupted; all ranks have been stopped{resume_hint(settings)}")
+        return 130
+    if run is None:  # only rank 0 of a torchrun job has the results
+        return REQUEUE if stop.request.obeyed else 0
+    result = run[0]
+    print("{updates} updates, loss {loss:.4f}, {tokens per second:,.0f} tokens/s".format(**result), end="")
+    print(f", MFU {result['mfu']:.1%}" if "mfu" in result else "", end="")
+    print(f", {result['mesh']}" if "mesh" in result else "")
+    if options.profile is not None:
+        trace = run.trace(options.profile)
+        print(f"the trace is in {trace}: open it at ui.perfetto.dev, or see `course stragglers {options.profile}`")
+    if "stopped" in result:
+        complain(f"stopped by {result['stopped']}{resume_hint(settings)}")
+        return REQUEUE
+    return 0
 
 
 def _print_script(settings: Settings, place: Slurm | None) -> int:
     """Print the Slurm script of the job."""
-    from course_lib.training.settings import check_numbers
+    from course_lib.training.can_start import check_names, check_ranks
 
     if place is None:
         raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")
     if settings.profile:
         raise BadUsage("--profile needs `course` to watch the job until it ends: leave out --print or --profile")
-    check_numbers(settings, place.ranks)
+    check_names(settings)
+    check_ranks(settings, place.ranks, ranks_here=0)
     print(place.script(), end="")
-    return 0
-
-
-def _write_trace(run: Run, path: str) -> int:
-    try:
-        print(f"the trace is in {run.trace(path)}: open it at ui.perfetto.dev, or see `course stragglers {path}`")
-    except TraceError as error:
-        return complain(error)
     return 0
 
 
@@ -206,37 +199,49 @@ def _stragglers(options: argparse.Namespace) -> int:
     with exiting_on_interrupt():
         from course_lib.launchers.tracing.stragglers import find_stragglers
 
-    try:
-        events = read_trace(options.trace)
-        ranks, spans = spans_in(events)
-        print(find_stragglers(ranks, collectives_in(events), spans, core_waits_in(events)))
-        if options.out is not None:
-            from course_lib import pictures
+    events = read_trace(options.trace)
+    ranks, spans = spans_in(events)
+    print(find_stragglers(ranks, collectives_in(events), spans, core_waits_in(events)))
+    if options.out is not None:
+        from course_lib import pictures
 
-            pictures.timeline(options.trace).save(options.out)
-            print(f"{options.out}: the timeline")
-    except TraceError as error:
-        return complain(error, status=2)
+        pictures.timeline(options.trace).save(options.out)
+        print(f"{options.out}: the timeline")
     return 0
 
 
 def _plot(options: argparse.Namespace) -> int:
     with exiting_on_interrupt():
         from course_lib.pictures import losses
-        from course_lib.training.log import LogError
 
-    try:
-        losses(*options.logs).save(options.out)
-    except LogError as error:
-        return complain(error, status=2)
+    losses(*options.logs).save(options.out)
     print(f"{options.out}: the loss, update by update")
     return 0
 
 
-SLURM_OPTIONS = (
-    *("nodes", "gpus_per_node", "ranks_per_node", "cpus_per_rank", "memory"),
-    *("time", "partition", "account", "sbatch"),
-)
+def _run(options: argparse.Namespace) -> int:
+    choose_backend(options)
+    target, words, argv = options.target, options.arguments, options.argv
+    try:
+        if machine.started_by_torchrun():
+            recorded = options.timeline is not None
+            run = torchrun.run_rank(target, words, peer_timeout=options.peer_timeout, record=recorded, argv=argv)
+        else:
+            place, timeout = place_of(options), options.timeout or None
+            ranks = place.ranks if place else options.ranks or 2
+            run = torchrun.run_job(target, words, ranks=ranks, timeout=timeout, on=place, argv=argv)
+    except KeyboardInterrupt:
+        return complain("interrupted; all ranks have been stopped", status=130)
+    if run is None:
+        return 0
+    for rank, value in enumerate(run):
+        print(f"rank {rank} returned {value!r}")
+    print(f"{counted(len(run), 'rank')}, {run.seconds:.2f} s")
+    if options.timeline:
+        from course_lib import pictures
+
+        pictures.timeline(run).save(options.timeline)
+    return 0
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
@@ -250,20 +255,9 @@ def add_cluster_options(command: argparse.ArgumentParser) -> None:
         "on a Slurm cluster", "wait in its queue, run on its nodes, show the output here"
     )
     option(options, "--slurm", "submit a job; the options below determine --ranks", bool)
-    for name, kind, metavar, description in (
-        ("nodes", types.count, "NODES", "how many (default: 2)"),
-        ("gpus-per-node", types.whole_number(0, 1000), "GPUS", "default: 8; 0 for none"),
-        ("ranks-per-node", types.count, "RANKS", "default: one per GPU"),
-        ("cpus-per-rank", types.count, "CORES", "default: 4 with a GPU, otherwise 1"),
-        ("memory", types.slurm_memory, "MEMORY", "per node, like 64G (default: the cluster's)"),
-        ("time", types.slurm_time, "TIME", "the job's time limit (default: 1:00:00, an hour)"),
-        ("partition", types.sbatch_word, "PARTITION", "default: the cluster's"),
-        ("account", types.sbatch_word, "ACCOUNT", "default: yours"),
-    ):
+    for name, kind, metavar, description in CLUSTER_OPTIONS:
         option(options, f"--{name}", description, kind, metavar)
-    options.add_argument(
-        "--sbatch", type=types.sbatch_word, action="append", metavar="OPTION", help="an extra option for sbatch"
-    )
+    option(options, "--sbatch", "an extra option for sbatch", types.sbatch_word, "OPTION", action="append")
 
 
 def choose_backend(options: argparse.Namespace) -> None:
@@ -292,58 +286,3 @@ def place_of(options: argparse.Namespace, command: Sequence[str] = ()) -> Slurm 
     if (options.ranks or 0) > MAX_RANKS:
         raise BadUsage(f"--ranks {options.ranks}: give a number of ranks from 1 to {MAX_RANKS}, or more with --slurm")
     return None
-
-
-def _add_run(commands: argparse._SubParsersAction) -> None:
-    """Add `course run`."""
-    run = commands.add_parser(
-        "run",
-        help="run a function from a file on several ranks",
-        usage="course run [OPTIONS] FILE.py:FUNCTION [NAME=VALUE ...] [-- WORD ...]",
-        description="Run a function from a file on several ranks. Under torchrun, this process is one of its ranks. "
-        "Everything after -- becomes sys.argv[1:], for a function that parses its own options: "
-        "course run train.py:main --ranks 4 -- --lr 3",
-    )
-    run.add_argument("target", type=types.words, metavar="FILE.py:FUNCTION")
-    run.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="arguments for the function")
-    option(run, "--ranks", "how many (default: 2; under torchrun, set by torchrun)", types.ranks)
-    option(run, "--timeout", "seconds; 0 waits forever (default: 60)", types.seconds, default=60.0)
-    option(run, "--timeline", "draw the recorded spans to a file", types.picture, "PICTURE.png")
-    add_cluster_options(run)
-    run.set_defaults(run=_run)
-
-
-def _run(options: argparse.Namespace) -> int:
-    try:
-        choose_backend(options)
-        if machine.started_by_torchrun():
-            run = torchrun.run_rank(
-                options.target,
-                options.arguments,
-                peer_timeout=options.peer_timeout,
-                record=options.timeline is not None,
-                argv=options.argv,
-            )
-        else:
-            place, timeout = place_of(options), options.timeout or None
-            ranks = place.ranks if place else options.ranks or 2
-            run = torchrun.run_job(
-                options.target, options.arguments, ranks=ranks, timeout=timeout, on=place, argv=options.argv
-            )
-    except (BadPlace, BadJob) as error:
-        return complain(error, status=2)
-    except Detached as error:
-        return detached(error)
-    except LaunchError as error:
-        return complain(error)
-    except KeyboardInterrupt:
-        return interrupted("; all ranks have been stopped")
-    if run is not None:
-        for rank, value in enumerate(run):
-            print(f"rank {rank} returned {value!r}")
-        print(f"{len(run)} {'rank' if len(run) == 1 else 'ranks'}, {run.seconds:.2f} s")
-        if options.timeline:
-            from course_lib import pictures
-
-            pictures.timeline(run).save(options.timeline)
-    return 0

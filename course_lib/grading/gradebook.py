@@ -14,7 +14,7 @@ from course_lib.course_files import course_folder
 from course_lib.grading.records import Record
 
 
-class NoGradebook(RuntimeError):
+class NoGradebook(ValueError):
     """nbgrader or the database is missing; the message says what to do."""
 
 

@@ -33,7 +33,7 @@ PYTHON = tuple(dict.fromkeys([sys.base_prefix, sys.prefix, sysconfig.get_path("p
 PROJECT = PACKAGE.parent
 
 
-class NoSandbox(RuntimeError):
+class NoSandbox(ValueError):
     """Submissions cannot run safely here; the message says what to install."""
 
 

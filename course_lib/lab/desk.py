@@ -20,7 +20,7 @@ STATE_FOLDER = ".course"  # holds the desk's state; a folder that contains it is
 FORMAT = 1  # the version of the state file's format
 
 
-class BadDesk(RuntimeError):
+class BadDesk(ValueError):
     """The folder cannot be a desk; the message says why, and what to do."""
 
 

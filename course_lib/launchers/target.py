@@ -18,6 +18,8 @@ from typing import Any
 
 from course_lib.launchers.diagnosis.errors import LaunchError
 
+LIBRARY = Path(__file__).parents[1]
+
 
 class BadJob(ValueError):
     """The job cannot start. The message says what to change."""
@@ -40,15 +42,56 @@ def find_function(target: str) -> Callable:
     return fn
 
 
+def find_yours(option: str, target: str) -> Callable:
+    """Return your own function or class that an option names, also from a module in the current folder.
+
+    Errors are one sentence that begins with `option`.
+    """
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return find_function(target)
+    except (BadJob, CannotImport) as error:
+        reason = str(error).splitlines()[0].removeprefix(f"{target}: ")
+        raise BadJob(f"{option} {target}: {reason}{_line_of(error.__context__)}") from error
+
+
+def call_yours(option: str, function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Return the result of your own function; turn an exception into one sentence, with your file and line."""
+    try:
+        return function(*args, **kwargs)
+    except (Exception, SystemExit) as error:  # your code may raise anything
+        message = " ".join(str(error).split())
+        raise BadJob(f"{option} raises {type(error).__name__}: {message}{_line_of(error)}") from error
+
+
+def _line_of(error: BaseException | None) -> str:
+    """Return the innermost line of your own code that the exception passed, like " (mine.py, line 3)"."""
+    library = (sys.prefix, sys.base_prefix, str(LIBRARY), "<")
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    yours = [frame for frame in frames if not frame.filename.startswith(library)]
+    return f" ({Path(yours[-1].filename).name}, line {yours[-1].lineno})" if yours else ""
+
+
+def names_a_function(text: str) -> bool:
+    """Return whether this is `something:name`, and not an existing file."""
+    with contextlib.suppress(ValueError, OSError):
+        if os.path.lexists(text):
+            return False
+    place, colon, name = text.rpartition(":")
+    return bool(colon and place) and name.isidentifier()
+
+
 def _load_file(file: Path) -> ModuleType:
     if not os.path.isfile(file):
         return _load_module(str(file))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    name = f"your {file.stem}" if file.stem in sys.stdlib_module_names else file.stem  # your json.py isn't Python's
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadJob(f"{file}: not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(file.absolute().parent))
-    sys.modules[file.stem] = module
+    sys.modules[name] = module
     with _imported(file):
         spec.loader.exec_module(module)
     return module

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
+import types
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
+from course_lib.launchers.target import find_yours
 from course_lib.planning.placement import Placement
-from course_lib.planning.schedule import Schedule
-from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.base import PRECISIONS, Single, Strategy
 from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP
@@ -27,145 +21,108 @@ from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.tensor_parallel import TensorParallel
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "ddp": DDP,
-    "accumulation": Accumulation,
-    "model": ModelParallel,
-    "tensor": TensorParallel,
-    "pipeline": Pipeline,
-    "hybrid": Hybrid,
-    "fsdp": FSDP,
-}
-
-
+    "single": Single, "ddp": DDP, "accumulation": Accumulation, "model": ModelParallel, "tensor": TensorParallel,
+    "pipeline": Pipeline, "hybrid": Hybrid, "fsdp": FSDP,
+}  # fmt: skip
 PIECES = ("micro_batches", "chunks", "virtual", "replicas", "shards")
 MOST_PIECES = 10_000  # the limit for each of PIECES: more only wastes memory
 REQUIRED = ("model", "optimizer", "loss")  # every strategy takes these; its other arguments are options
+IN_WORDS = {int: "a whole number", bool: "True or False", float: "a number", str: "a word"}
+IN_WORDS |= {Placement: "the stage of each block, for example 0,0,1,1"}  # other types can only be set in code
 
 
 def find_strategy(name: str) -> type[Strategy]:
     """Return the strategy with this name, or the class that `module:Class` names."""
     if name in STRATEGIES:
         return STRATEGIES[name]
-    module, colon, class_name = name.rpartition(":")
-    if not colon:
+    if ":" not in name:
         raise ValueError(f"strategy={name}: choose {', '.join(STRATEGIES)}, or name your own as module:Class")
-    try:
-        candidate = getattr(_import(module), class_name, None)
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        raise ValueError(f"strategy={name}: the module {module} cannot be imported: {kind}{error}") from error
+    candidate = find_yours("strategy", name)
     if not isinstance(candidate, type):
-        raise ValueError(f"strategy={name}: {module} has no class {class_name}")
+        raise ValueError(f"strategy {name}: this is not a class")
     check_is_strategy(candidate)
     return candidate
 
 
-def _import(module: str) -> ModuleType:
-    """Import a module by name, including from the current directory, or by its file's path."""
-    file = Path(module).absolute()
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
-    if not module.endswith(".py"):
-        return importlib.import_module(module)
-    loader = SourceFileLoader(f"course_lib strategy {file.stem}", str(file))  # json.py must not shadow Python's json
-    loaded = module_from_spec(spec_from_loader(loader.name, loader) or ModuleSpec(loader.name, loader))
-    loader.exec_module(loaded)
-    return loaded
-
-
 def check_is_strategy(candidate: Any) -> None:
-    """Refuse a class that cannot be trained, compared and saved as a strategy."""
+    """Refuse a class, or an object, that cannot be trained, compared and saved as a strategy."""
     kind = candidate if isinstance(candidate, type) else type(candidate)
-    missing = [
-        name for name in ("share", "step", "shards", "checked_shards") if not callable(getattr(kind, name, None))
-    ]
-    if missing:
-        raise ValueError(
-            f"{kind.__name__} has no {missing[0]}(): derive it from course_lib.strategies.Strategy, which has one"
-        )
+    for name in ("share", "step", "shards", "checked_shards"):
+        if not callable(getattr(kind, name, None)):
+            raise ValueError(
+                f"{kind.__name__} has no {name}(): derive it from course_lib.strategies.Strategy, which has one"
+            )
 
 
 def make_strategy(
     name: str, learning_rate: float, options: Mapping[str, Any], precision: str = "fp32"
 ) -> Callable[..., Strategy]:
-    """Return a function that makes the strategy from a model and a loss, with Adam and gradients clipped to norm 1.
+    """Return a function that makes the strategy from a model and a loss, with Adam and gradients clipped to norm 1."""
+    kind, chosen = checked_options(name, options, precision)
+    usual = {"optimizer": partial(torch.optim.Adam, lr=learning_rate), "clip": 1.0, "autocast": PRECISIONS[precision]}
+    accepted = {"optimizer", *options_of(kind)}
+    return partial(kind, **({option: value for option, value in usual.items() if option in accepted} | chosen))
 
-    The option `bfloat16=True` means the same as `precision="bf16"`.
-    """
-    kind, options = find_strategy(name), dict(options)
+
+def checked_options(
+    name: str, options: Mapping[str, Any], precision: str = "fp32"
+) -> tuple[type[Strategy], dict[str, Any]]:
+    """Return the strategy with this name, and its options. Refuse those that it does not have or cannot use."""
+    kind = find_strategy(name)
     accepted = options_of(kind)
-    autocast = _autocast(precision, options.pop("bfloat16", False))
-    if autocast and accepted.pop("autocast", None) is None:
-        raise ValueError(f"strategy={name} computes only in fp32: leave out bf16 or fp16")
-    accepted.pop("autocast", None)
-    for option, value in options.items():
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision}: choose {', '.join(PRECISIONS)}")
+    if accepted.pop("autocast", None) is None and PRECISIONS[precision]:
+        raise ValueError(f"strategy={name} computes only in fp32: leave out --precision {precision}")
+    for option in options:
         if option not in accepted:
             raise ValueError(f"strategy={name} has no option {option}: it takes {', '.join(accepted)}")
-        _check_option(option, value, accepted[option].annotation)
     for option, parameter in accepted.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise ValueError(f"strategy={name} needs {option}: give it as {option}=4")
-    if not isinstance(options.get("placement"), Placement | None):
-        options["placement"] = _placement(options["placement"])
-    adam = partial(torch.optim.Adam, lr=learning_rate)
-    clip = {"clip": 1.0} if "clip" in accepted else {}
-    half = {"autocast": autocast} if autocast else {}
-    return partial(kind, **{"optimizer": adam, **clip, **half, **options})
-
-
-def _autocast(precision: str, in_bfloat16: Any) -> torch.dtype | None:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision}: choose {', '.join(PRECISIONS)}")
-    _check_option("bfloat16", in_bfloat16, bool)
-    if in_bfloat16 and precision == "fp16":
-        raise ValueError("bfloat16=True and precision=fp16: give only one of the two")
-    return torch.bfloat16 if in_bfloat16 else PRECISIONS[precision]
+    return kind, {option: _checked(option, value, accepted[option].annotation) for option, value in options.items()}
 
 
 def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
-    """Return the keyword arguments that a strategy takes, including those that it passes on to its base class."""
+    """Return the keyword arguments that a strategy takes, including those that it passes on to its base class.
+
+    Their annotations are resolved, so `Optional[int]` and `"int | None"` are the same. `Any`: we don't know the type.
+    """
     options: dict[str, inspect.Parameter] = {}
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
+        try:
+            hints = get_type_hints(base.__init__)
+        except (NameError, TypeError):  # such as a name that is imported for the type checker alone
+            hints = {}
         parameters = inspect.signature(base).parameters.values()
         named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        options |= {p.name: p for p in named if p.name not in (*REQUIRED, *options)}
+        for parameter in named:
+            if parameter.name not in (*REQUIRED, *options):
+                options[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, Any))
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
             break
     return options
 
 
-def _check_option(name: str, value: Any, annotation: Any) -> None:
-    is_optional = annotation == "int | None" and value is not None
-    if (annotation in ("int", int) or is_optional) and type(value) is not int:
-        raise ValueError(f"{name}={value}: give a whole number")
-    if annotation in ("bool", bool) and type(value) is not bool:
-        raise ValueError(f"{name}={value}: give True or False")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if annotation in ("float", float) and not is_number:
-        raise ValueError(f"{name}={value}: give a number")
-    if name == "clip" and value is not None and not (is_number and value > 0):
-        raise ValueError(f"clip={value}: give a norm above 0, or None to leave gradients as they are")
-    if annotation == "float | None" and value is not None and not (is_number and value > 0):
-        raise ValueError(f"{name}={value}: give a number above 0, or None")
-    if name in PIECES and isinstance(value, int) and not 1 <= value <= MOST_PIECES:
-        raise ValueError(f"{name}={value}: give a whole number from 1 to {MOST_PIECES}")
-    _check_word(name, value, annotation)
-
-
-def _check_word(name: str, value: Any, annotation: Any) -> None:
-    """Refuse a number for an option that takes a name, and text for an option that only code can set."""
-    if annotation == "str" and not isinstance(value, str):
-        raise ValueError(f"{name}={value}: give a word")
-    if annotation == "str | Schedule" and not isinstance(value, str | Schedule):
-        raise ValueError(f"{name}={value}: give the name of a schedule, for example {name}=1f1b")
-    if annotation == "ActionCosts | None" and not isinstance(value, ActionCosts | None):
-        raise ValueError(f"{name}={value}: this can only be set in code; leave it out")
-
-
-def _placement(stage_of: Any) -> Placement:
-    if not isinstance(stage_of, tuple | list):
-        raise ValueError(f"placement={stage_of}: give the stage of each block, for example placement=0,0,1,1")
-    return Placement(tuple(stage_of))
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """Return the option's value. Refuse one that its type excludes; only the strategy knows what `list[int]` allows."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if Any in kinds or not all(isinstance(kind, type) and get_origin(kind) is None for kind in kinds):
+        return value
+    if Placement in kinds and isinstance(value, tuple | list) and all(type(stage) is int for stage in value):
+        return Placement(tuple(value))
+    is_a_number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = isinstance(value, kinds) or (float in kinds and is_a_number)
+    if isinstance(value, bool):  # Python says that True is an int
+        fits = bool in kinds
+    words = ", or ".join(word for kind, word in IN_WORDS.items() if kind in kinds)
+    if float in kinds and type(None) in kinds:  # a limit: None says that there is none, so 0 says nothing
+        fits, words = value is None or (is_a_number and value > 0), "a number above 0, or None"
+    if name in PIECES and value is not None:
+        fits, words = fits and 1 <= value <= MOST_PIECES, f"a whole number from 1 to {MOST_PIECES}"
+    if not fits:
+        advice = f"give {words}" if words else "this can only be set in code; leave it out"
+        raise ValueError(f"{name}={value}: {advice}")
+    return value

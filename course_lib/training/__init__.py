@@ -1,5 +1,6 @@
 """A whole training run: the loop, its metrics and checkpoints, and the proof that it matches one process."""
 
+from course_lib.settings import Settings
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import (
     Checkpoint,
@@ -8,7 +9,7 @@ from course_lib.training.checkpoint.folder import (
     latest_checkpoint,
     read_checkpoint,
 )
-from course_lib.training.job import Settings, train_job
+from course_lib.training.job import train_job
 from course_lib.training.loop import BatchReader, History, epochs, evaluate, train
 from course_lib.training.measurement import make_sharded, measure_memory, measure_sharding, seconds_per_update
 from course_lib.training.proof import Proof, same_as_one_process

@@ -23,10 +23,18 @@ from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Loss, SequenceModel, untouched
 from course_lib.machine import device, started_by_torchrun
+from course_lib.settings import BadSettings, Settings
 from course_lib.strategies import STRATEGIES, Strategy, make_strategy
 from course_lib.strategies.base import GradientScaler, on_rank_0
 from course_lib.strategies.registry import find_strategy, options_of
 from course_lib.training import tasks
+from course_lib.training.can_start import (
+    check_can_be_made,
+    check_names,
+    check_ranks,
+    check_settings,
+    checkpoint_to_resume,
+)
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint, writing_into
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.checkpoint.state import in_words
@@ -43,15 +51,6 @@ from course_lib.training.loop import (
 )
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
 from course_lib.training.proof import check_blocks
-from course_lib.training.settings import (
-    BadSettings,
-    Settings,
-    check_can_be_made,
-    check_memory,
-    check_numbers,
-    check_settings,
-    checkpoint_to_resume,
-)
 from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data
 from course_lib.training.user_code import check_runs
 
@@ -97,8 +96,7 @@ class Job:
 
 def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job:
     """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
-    check_numbers(settings, dist.get_world_size())
-    check_memory(settings, int(os.environ["LOCAL_WORLD_SIZE"]))
+    check_ranks(settings, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
     resumes = on_rank_0(lambda: checkpoint_to_resume(settings, started_by_torchrun())) is not None
     seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
     task = make_task(settings)
@@ -109,7 +107,7 @@ def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job
     if settings.model:
         check_runs(model, settings.model, first_batch)
         if settings.strategy in STRATEGIES.keys() - {"single"}:  # one of your own may differ on purpose
-            make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options)
+            make = make_strategy(settings.strategy, settings.learning_rate, settings.options)
             check_blocks(make, model, task.loss, first_batch)
     utilization = utilization_of(model, first_batch, settings.precision) if show else None
     if settings.compile:
@@ -173,7 +171,7 @@ def _save(job: Job, save: Callable[..., object]) -> None:
 def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
     if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
         print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, unlike the others")
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.strategy_options, settings.precision)
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
     return make(model, loss=loss)
 
 
@@ -237,7 +235,7 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
 
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
-    check_numbers(settings, int(os.environ["WORLD_SIZE"]))  # before the ranks connect, which takes a while
+    check_names(settings)  # before the ranks connect, which takes a while
     if os.environ["RANK"] == "0":
         prepare_data(settings)
     bar = progress_bar.Bar(sys.__stderr__)

@@ -5,7 +5,7 @@
 `seconds` counts from the start of the run, without the time between a stop and a resume. `mfu` is present if the
 devices' peak is known: see `metrics.py`.
 
-With `--log tensorboard:DIR` the records go to TensorBoard, through PyTorch's writer.
+With `--tensorboard FOLDER` the records go to TensorBoard, through PyTorch's writer.
 """
 
 from __future__ import annotations
@@ -109,13 +109,10 @@ def _record(facts: dict) -> Record:
     return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds), mfu)
 
 
-PREFIX = "tensorboard:"
-
-
 def check_has_tensorboard() -> None:
     """Refuse if the package that PyTorch's writer needs is missing."""
     if importlib.util.find_spec("tensorboard") is None:
-        raise LogError("--log tensorboard:DIR needs the package tensorboard: pip install tensorboard")
+        raise LogError("--tensorboard needs the package tensorboard: pip install tensorboard")
 
 
 class TensorboardLog:
@@ -128,7 +125,9 @@ class TensorboardLog:
         try:
             self.writer = SummaryWriter(folder, purge_step=after + 1)
         except OSError as error:
-            raise LogError(f"{folder} cannot be written ({error.strerror}): give --log another folder") from error
+            raise LogError(
+                f"{folder} cannot be written ({error.strerror}): give --tensorboard another folder"
+            ) from error
 
     def append(self, records: Iterable[Record]) -> None:
         """Append the records, and flush the writer."""

@@ -7,12 +7,11 @@ run resumes with the same data, or not at all.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 from tqdm.auto import tqdm
 
@@ -29,13 +28,16 @@ from course_lib.data import (
 )
 from course_lib.data.samplers import Batches
 from course_lib.launchers.process.lifetime import seed_generators
-from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, lstm_model, squared_error
+from course_lib.launchers.target import BadJob, names_a_function
+from course_lib.lstm.model import Loss, SequenceModel, cross_entropy, lstm_model
+from course_lib.settings import BadSettings, Settings
 from course_lib.strategies.base import on_rank_0
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
-from course_lib.training.settings import BadSettings, Settings
-from course_lib.training.user_code import BadFunction, loss_for, names_a_function, sizes_of, user_data, user_model
+from course_lib.training.user_code import loss_for, sizes_of, user_data, user_model
 
 WINDOW = 32  # steps of a stream before the gradient stops
+MOST_COMMON = 4_000  # the number of words in a text's vocabulary
+SAMPLED = 8  # batches in a fingerprint, spread over an epoch
 
 
 @dataclass(frozen=True)
@@ -46,35 +48,6 @@ class Task:
     sampler: Batches
     model: Callable[[], SequenceModel]
     loss: Loss
-    sizes: Mapping[str, int] = field(default_factory=dict)  # sizes implied by the data, and requested ones
-
-
-def adding(batch: int, lengths: tuple[int, int], hidden: int, layers: int, seed: int) -> Task:
-    """Return the adding problem, with `batch` sequences at a time."""
-    data = AddingProblem(20_000, lengths, seed=seed)
-    sizes = {"features": 2, "outputs": 1, "hidden": hidden, "layers": layers}
-    sampler = ShardedBatches(len(data), batch, seed=seed)
-    return Task(data, sampler, partial(lstm_model, **sizes), squared_error, sizes)
-
-
-def sentences(
-    corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int, seed: int, bucketed: bool = True
-) -> Task:
-    """Return next-word prediction in a text's sentences, about `tokens` at a time, bucketed by length or not."""
-    sampler: Batches = BucketedBatches(corpus.lengths, tokens, seed=seed)
-    if not bucketed:
-        mean = numpy.asarray(corpus.lengths).mean()
-        sampler = ShardedBatches(len(corpus.lengths), max(1, round(tokens / mean)), seed=seed)
-    sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
-    return Task(corpus, sampler, partial(lstm_model, **sizes), cross_entropy, sizes)
-
-
-def streams(corpus: Corpus | TokenFile, tokens: int, hidden: int, layers: int) -> Task:
-    """Return next-word prediction in a text read as several parallel streams, with a carried state."""
-    windows = Windows(Streams(corpus.tokens, streams=max(1, tokens // WINDOW), window=WINDOW))
-    sizes = {"vocabulary": len(corpus.vocabulary), "hidden": hidden, "layers": layers}
-    sampler = ShardedBatches(len(windows.streams), 1, shuffle=False)
-    return Task(windows, sampler, partial(lstm_model, **sizes), cross_entropy, sizes)
 
 
 @dataclass(frozen=True)
@@ -88,13 +61,72 @@ class Windows:
         return self.streams[index]
 
 
+def make_task(settings: Settings) -> Task:
+    """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
+    data, carries = _data_of(settings), settings.options.get("carry_state")
+    is_text = isinstance(data, Corpus | TokenFile)
+    if carries and not is_text:
+        raise BadSettings(f"carry_state=True: examples of {settings.data} have nothing to carry; return a Corpus there")
+    if is_text:
+        sizes = {"vocabulary": len(data.vocabulary)}
+    else:
+        sizes = sizes_of(data, settings.data, has_model=settings.model is not None)
+    sizes |= {"hidden": settings.hidden, "layers": settings.layers}
+    loss = cross_entropy if is_text else loss_for(data)
+    if carries:
+        data = Windows(Streams(data.tokens, streams=max(1, settings.tokens // WINDOW), window=WINDOW))
+        sampler: Batches = ShardedBatches(len(data.streams), 1, shuffle=False)
+    elif is_text:
+        sampler = BucketedBatches(data.lengths, settings.tokens, seed=settings.seed)
+    else:
+        sampler = ShardedBatches(len(data), settings.batch, seed=settings.seed)
+    if settings.model is None:
+        return Task(data, sampler, partial(lstm_model, **sizes), loss)
+    if settings.model == "gpt" and settings.options.get("chunks", 1) > 1:
+        sizes["cache"] = True  # a chunk of time looks back at the chunks before it
+    return Task(data, sampler, partial(user_model, settings.model, sizes), loss)
+
+
+def _data_of(settings: Settings) -> Any:
+    if settings.data == "adding":
+        return AddingProblem(20_000, (5, 20), seed=settings.seed)
+    if settings.data == "text":
+        return Corpus.from_python_docs(most_common=MOST_COMMON)
+    if names_a_function(settings.data):
+        return user_data(settings.data)
+
+    def refusal() -> CorpusError | None:
+        try:
+            open_tokens(settings.data, MOST_COMMON)
+        except CorpusError as error:
+            return error
+
+    # Rank 0 tokenizes the text if needed; the others find the result if they see the same folder.
+    if error := on_rank_0(refusal):
+        raise error
+    return open_tokens(settings.data, MOST_COMMON)
+
+
+def prepare_data(settings: Settings) -> None:
+    """Tokenize a text file before the ranks start, if needed, with a progress bar."""
+    if settings.data in ("adding", "text") or names_a_function(settings.data):
+        return
+    with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
+
+        def show(tokenized: int, total: int) -> None:
+            bar.total = total
+            bar.update(tokenized - bar.n)
+
+        try:
+            open_tokens(settings.data, MOST_COMMON, show)
+        except CorpusError as error:
+            raise BadSettings(str(error)) from error
+
+
 def seeded_model(task: Task, seed: int) -> SequenceModel:
     """Return the task's model, with weights that depend only on the seed."""
     torch.manual_seed(seed)
     return task.model()
-
-
-SAMPLED = 8  # batches, spread over an epoch
 
 
 def fingerprint(task: Task) -> dict[str, Any]:
@@ -116,7 +148,7 @@ def check_draws_nothing(task: Task, name: str) -> None:
         seed_generators(seed)
         readings.append(_bytes(task.dataset.batch(indices)))
     if readings[0] != readings[1]:
-        raise BadFunction(
+        raise BadJob(
             f"--data {name} draws random numbers when a batch is read, so each rank would read a different batch: draw "
             "them when the data is created, or from a generator seeded with the examples' indices"
         )
@@ -133,7 +165,7 @@ def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
     check_draws_nothing(task, name)
     local = fingerprint(task)
     if on_rank_0(lambda: local) != local:
-        raise BadFunction(
+        raise BadJob(
             f"--data {name} gives this rank different examples than rank 0: make them the same on every rank, from a "
             "fixed seed or a file"
         )
@@ -150,72 +182,3 @@ def check_same_data(saved: Checkpoint, current: dict[str, Any]) -> None:
         f"{saved.path} was trained on different data{size if saved_data['batches'] != current['batches'] else ''}: "
         "continue with the same data, or start over in another folder"
     )
-
-
-MOST_COMMON = 4_000  # the number of words in a text's vocabulary
-
-
-def make_task(settings: Settings) -> Task:
-    """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
-    task = _task_of_data(settings)
-    if not settings.model:
-        return task
-    in_chunks = settings.model == "gpt" and settings.options.get("chunks", 1) > 1
-    sizes = {**task.sizes, "cache": True} if in_chunks else task.sizes
-    return replace(task, model=partial(user_model, settings.model, sizes))
-
-
-def prepare_data(settings: Settings) -> None:
-    """Tokenize a text file before the ranks start, if needed, with a progress bar."""
-    if settings.data in ("adding", "text") or names_a_function(settings.data):
-        return
-    with tqdm(desc="tokens", unit="B", unit_scale=True, leave=False, disable=None) as bar:
-
-        def show(tokenized: int, total: int) -> None:
-            bar.total = total
-            bar.update(tokenized - bar.n)
-
-        try:
-            open_tokens(settings.data, MOST_COMMON, show)
-        except CorpusError as error:
-            raise BadSettings(str(error)) from error
-
-
-def _task_of_data(settings: Settings) -> Task:
-    size = (settings.hidden, settings.layers)
-    if settings.data == "adding":
-        return adding(settings.batch, (5, 20), *size, settings.seed)
-    if settings.data == "text":
-        corpus = Corpus.from_python_docs(most_common=MOST_COMMON)
-    elif names_a_function(settings.data):
-        corpus = user_data(settings.data)
-        if not isinstance(corpus, Corpus | TokenFile):
-            return _task_of_user_data(settings, corpus)
-    else:
-        corpus = _tokens_of_all_ranks(settings.data)
-    if settings.options.get("carry_state"):
-        return streams(corpus, settings.tokens, *size)
-    return sentences(corpus, settings.tokens, *size, settings.seed)
-
-
-def _task_of_user_data(settings: Settings, data: Any) -> Task:
-    if settings.options.get("carry_state"):
-        raise BadSettings(f"carry_state=True: examples of {settings.data} have nothing to carry; return a Corpus there")
-    sizes = sizes_of(data, settings.data, has_model=settings.model is not None)
-    sizes |= {"hidden": settings.hidden, "layers": settings.layers}
-    sampler = ShardedBatches(len(data), settings.batch, seed=settings.seed)
-    return Task(data, sampler, partial(lstm_model, **sizes), loss_for(data), sizes)
-
-
-def _tokens_of_all_ranks(path: str) -> TokenFile:
-    """Let rank 0 tokenize the text if needed; the other ranks find the result if they see the same folder."""
-
-    def refusal() -> CorpusError | None:
-        try:
-            open_tokens(path, MOST_COMMON)
-        except CorpusError as error:
-            return error
-
-    if error := on_rank_0(refusal):
-        raise error
-    return open_tokens(path, MOST_COMMON)

@@ -22,10 +22,10 @@ from course_lib.cli import main
 from course_lib.launchers.slurm import BadPlace
 from course_lib.launchers.slurm.job import clean_environment
 from course_lib.launchers.slurm.node import MessageFile
+from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
-from course_lib.training.settings import Settings
 from tests.conftest import MARK as FAMILY
 from tests.conftest import PATIENCE, processes_with, ranks_of, wait_until
 

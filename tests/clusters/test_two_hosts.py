@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
+from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
-from course_lib.training.settings import Settings
 from tests.clusters import two_hosts
 from tests.clusters.two_hosts import Host
 from tests.conftest import PATIENCE, wait_until

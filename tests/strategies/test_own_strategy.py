@@ -17,7 +17,7 @@ from course_lib import RankFailed, launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem, ShardedBatches
 from course_lib.lstm.model import lstm_model, squared_error
-from course_lib.strategies import Accumulation, Single, find_strategy
+from course_lib.strategies import Accumulation, Single
 from course_lib.training import Position, load_checkpoint, same_as_one_process, save_checkpoint, train
 from course_lib.training.log import read_log
 from tests.conftest import PATIENCE
@@ -142,56 +142,6 @@ def test_a_file_that_lies_where_the_command_is_given_is_found(tmp_path, named):
     command = [Path(sys.executable).with_name("course"), "train", named, "--ranks", "2", "--updates", "2"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert "2 updates, loss" in done.stdout, done.stderr
-
-
-@pytest.mark.parametrize(
-    ("strategy", "says"),
-    [
-        (
-            "pipelin",
-            "strategy=pipelin: choose single, ddp, accumulation, model, tensor, pipeline, hybrid, fsdp, or name",
-        ),
-        ("nowhere:Mine", "strategy=nowhere:Mine: the module nowhere cannot be imported: No module named 'nowhere'"),
-        ("tests.strategies.local_sgd:Missing", "tests.strategies.local_sgd has no class Missing"),
-        ("tests.strategies.local_sgd:replace", "tests.strategies.local_sgd has no class replace"),
-        (":Mine", "strategy=:Mine: the module cannot be imported: ValueError: Empty module name"),
-        ("pathlib:Path", "Path has no share(): derive it from course_lib.strategies.Strategy, which has one"),
-    ],
-)
-def test_a_name_that_is_no_strategy_gets_a_sentence(strategy, says, capsys):
-    assert main(["train", strategy, "--updates", "1"]) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_a_file_that_raises_gets_a_sentence_and_one_named_like_a_module_of_pythons_is_found(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "boom.py").write_text("1 / 0")
-    (tmp_path / "json.py").write_text(inspect.getsource(local_sgd).replace("every: int = 2, **", "every=2, **"))
-    assert main(["train", "boom.py:Mine", "--updates", "1"]) == 2
-    assert "the module boom.py cannot be imported: ZeroDivisionError: division by zero" in capsys.readouterr().err
-    assert find_strategy("json.py:LocalSGD").__name__ == "LocalSGD"
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("clip=-1", "clip=-1: give a norm above 0, or None to leave gradients as they are"),
-        ("clip=abc", "clip=abc: give a norm above 0"),
-        ("carry_state=maybe", "carry_state=maybe: give True or False"),
-        ("bfloat16=no", "bfloat16=no: give True or False"),
-        ("every=two", "every=two: give a whole number"),
-    ],
-)
-def test_an_option_of_the_wrong_kind_gets_a_sentence(option, says, capsys):
-    assert main(["train", "tests.strategies.local_sgd:LocalSGD", option, "--updates", "1"]) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_an_option_that_it_does_not_have_gets_a_sentence(capsys):
-    assert main(["train", "tests.strategies.local_sgd:LocalSGD", "k=2", "--updates", "1"]) == 2
-    assert "has no option k: it takes every, carry_state, clip" in capsys.readouterr().err
 
 
 def test_a_loss_that_counts_what_the_mask_does_not_is_refused_where_the_count_is_taken_from_the_mask():

@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from course_lib import launch
+from course_lib.settings import Settings
 from course_lib.strategies import make_strategy
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint
@@ -21,7 +22,6 @@ from course_lib.training.checkpoint.folder import CheckpointError, Position, lat
 from course_lib.training.checkpoint.storage import BackgroundSaver
 from course_lib.training.job import train_job
 from course_lib.training.loop import BatchReader, updates_on
-from course_lib.training.settings import Settings
 from tests.conftest import PATIENCE
 from tests.training.test_job import losses_in
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
+from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import LOCK, latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
-from course_lib.training.settings import Settings
 from tests.clusters import slurm_cluster
 from tests.conftest import PATIENCE, wait_until
 from tests.training.test_job import SMALL, flags, losses_in

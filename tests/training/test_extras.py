@@ -1,4 +1,4 @@
-"""`--recompute`, `--compile` and `--log tensorboard:DIR`: each does what it says, or says that it cannot."""
+"""`--compile` and `--tensorboard FOLDER`: each does what it says, or says that it cannot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from course_lib.cli import main
 from course_lib.lstm.model import lstm_model
 from course_lib.training.log import LogError, Record, TensorboardLog, read_log
 from course_lib.training.loop import check_compiles, compile_blocks
-from course_lib.training.settings import BadSettings, Settings, check_numbers, split_logs
 
 SMALL = ["--hidden", "8", "--batch", "8", "--updates", "4"]
 HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
@@ -19,19 +18,6 @@ HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
 def losses(path) -> list[float]:
     return [record.loss for record in read_log(path)]
-
-
-@pytest.mark.parametrize("name", ["single", "ddp", "model", "fsdp"])
-def test_a_strategy_that_keeps_its_activations_says_so(name):
-    with pytest.raises(BadSettings, match=f"{name} keeps its activations: leave out --recompute, or choose pipeline"):
-        check_numbers(Settings(name, recompute=True), 1)
-
-
-def test_recompute_is_handed_to_the_strategy():
-    assert Settings("pipeline", {"chunks": 2}, recompute=True).strategy_options == {"chunks": 2, "recompute": True}
-    check_numbers(Settings("hybrid", {"replicas": 2}, recompute=True), 2)
-    with pytest.raises(BadSettings, match="recompute=False and --recompute: give only one of the two"):
-        check_numbers(Settings("pipeline", {"recompute": False}, recompute=True), 2)
 
 
 def test_all_blocks_but_lstm_layers_are_compiled_and_keep_their_names(monkeypatch):
@@ -63,8 +49,8 @@ def test_compiled_blocks_train_as_the_others(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(HAS_TENSORBOARD, reason="tensorboard is installed")
 def test_without_tensorboard_the_package_is_named(capsys):
-    assert main(["train", "ddp", *SMALL, "--log", "tensorboard:runs"]) == 2
-    assert "--log tensorboard:DIR needs the package tensorboard: pip install tensorboard" in capsys.readouterr().err
+    assert main(["train", "ddp", *SMALL, "--tensorboard", "runs"]) == 2
+    assert "--tensorboard needs the package tensorboard: pip install tensorboard" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not HAS_TENSORBOARD, reason="tensorboard is not installed")
@@ -76,14 +62,6 @@ def test_tensorboard_reads_what_was_written_and_not_what_was_dropped(tmp_path):
     read = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in read.Scalars("loss")] == [(1, 1.0), (2, 0.5), (3, 0.5)]
     assert [event.value for event in read.Scalars("mfu")] == [0.25]
-
-
-def test_a_log_of_each_kind_may_be_given_once():
-    assert split_logs(["run.jsonl", "tensorboard:runs"]) == {"log": "run.jsonl", "tensorboard": "runs"}
-    with pytest.raises(BadSettings, match="--log b: this kind of log is set already"):
-        split_logs(["a", "b"])
-    with pytest.raises(BadSettings, match="--log tensorboard:: name a folder"):
-        split_logs(["tensorboard:"])
 
 
 def test_a_folder_that_cannot_be_made_gets_a_sentence(tmp_path, monkeypatch):

@@ -22,13 +22,13 @@ from course_lib.cli import main
 from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
 from course_lib.machine import LAUNCHED_HERE
 from course_lib.pictures import losses
+from course_lib.settings import Settings
 from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import job
 from course_lib.training.checkpoint.folder import LOCK, Position, latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import Log, Record, read_log
 from course_lib.training.loop import BatchReader
-from course_lib.training.settings import Settings
 from tests.conftest import MARK as FAMILY
 from tests.conftest import PATIENCE, parent_of, processes_with, ranks_of, wait_until
 
@@ -153,56 +153,14 @@ def test_a_log_draws_itself_in_a_cell(tmp_path):
 
 BAD = {
     "train hybrid replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x stages = ranks, so choose one of [1, 2, 4]",
-    "train hybrid replicas=2 shards=3 --ranks 4": "replicas x shards x stages = ranks, so choose a product of",
-    "train hybrid replicas=1 shards=0": "shards=0: give a whole number from 1 to 10000",
     "train fsdp replicas=3 --ranks 4": "replicas=3 on 4 ranks: replicas x shards = ranks, so choose one of [1, 2, 4]",
-    "train fsdp reshard_after_forward=perhaps": "reshard_after_forward=perhaps: give True or False",
-    "train fsdp schedule=1f1b": "strategy=fsdp has no option schedule: it takes replicas, reshard_after_forward",
-    "train hybrid --ranks 4": "strategy=hybrid needs replicas",
     "train pipeline --ranks 5": "4 blocks on 5 stages: a stage needs a block",
     "train pipeline schedule=zigzag": "schedule='zigzag': choose naive, gpipe, 1f1b, wavefront",
-    "train pipeline placement=3": "placement=3: give the stage of each block",
-    "train pipeline schedule=zb-v virtual=3": "virtual=3: zb-v has 2 virtual stages per stage",
-    "train pipeline schedule=gpipe virtual=2": "virtual=2: gpipe has 1 virtual stage per stage",
-    "train pipeline schedule=zb-v virtual=two": "virtual=two: give a whole number",
-    "train pipeline schedule=interleaved virtual=0": "virtual=0",
-    "train pipeline schedule=interleaved virtual=3": "2 stages of 3 virtual stages need 6 blocks, and the model has 4",
     "train pipeline schedule=zb-v placement=0,0,1,1": "cut the model into 4 consecutive parts",
-    "train pipeline recompute=2": "recompute=2: give True or False",
-    "train hybrid replicas=1 schedule=zb-v virtual=1": "virtual=1: zb-v has 2 virtual stages per stage",
-    "train pipeline schedule=3": "schedule=3: give the name of a schedule, for example schedule=1f1b",
-    "train pipeline pace=1": "pace=1: this can only be set in code; leave it out",
-    "train pipeline micro_batches=1000000000": "micro_batches=1000000000: give a whole number from 1 to 10000",
-    "train pipeline chunks=0": "chunks=0: give a whole number from 1 to 10000",
-    "train hybrid replicas=1 inside=3": "inside=3: give a word",
-    "train ddp bucket_cap_mb=-1": "bucket_cap_mb=-1: give a number above 0, or None",
-    "train ddp bucket_cap_mb=banana": "bucket_cap_mb=banana: give a number above 0, or None",
-    "train ddp clip=-1": "clip=-1: give a norm above 0",
-    "train ddp carry_state=banana": "carry_state=banana: give True or False",
-    "train accumulation micro_batches=two": "micro_batches=two: give a whole number",
-    "train ddp speed=3": "strategy=ddp has no option speed: it takes bucket_cap_mb, carry_state, clip",
-    "train ddp fast": "fast: give the function's arguments as name=value",
-    "train magic": "strategy=magic: choose single, ddp",
-    "train single --ranks 2": "single trains on one rank, not on 2",
-    "train ddp carry_state=True": "nothing to carry; give --data text",
-    "train ddp --data missing.txt": "missing.txt does not exist: give the path of a UTF-8 text file",
-    "train ddp --data .": ". is a folder: give one text file in it",
-    "train ddp --data binary": "binary does not look like text",
-    "train ddp --updates 0": "--updates 0: give a whole number from 1 to",
-    "train ddp --learning-rate 0": "--learning-rate 0: give a number above 0",
-    "train ddp --seed -1": "--seed -1: give a whole number from 0 to",
-    "train ddp --resume": "--resume needs a folder to resume from: give --checkpoint",
-    "train ddp --resume --checkpoint empty": "there is no checkpoint in empty: leave out --resume",
     "train ddp --checkpoint saved": "saved has a checkpoint of update 2: give --resume to continue from there",
     "train ddp --checkpoint saved --resume --seed 1": "saved was saved with seed=0: continue with the same",
-    "train ddp --checkpoint saved --resume --batch 9": "saved was saved with batch=8: continue with the same",
     "train ddp --checkpoint saved --resume --batch 8": "saved/update-00000002 belongs to another model",
     "train single --checkpoint saved --resume --batch 8 --hidden 8 --updates 1": "has 2 updates already: give",
-    "train ddp --checkpoint binary": "binary cannot be created (binary is a file): give another folder",
-    "train ddp --log binary/run": "binary/run cannot be written (there is no folder binary): create it first, or give",
-    "plot missing --out loss.png": "missing cannot be read: give the file that `course train --log FILE` wrote",
-    "plot binary --out loss.png": "binary cannot be read",
-    "plot text --out loss.png": "text is not a log",
     "plot empty.jsonl --out loss.png": "empty.jsonl has no records yet",
 }
 
@@ -210,8 +168,6 @@ BAD = {
 @pytest.fixture(scope="module")
 def used_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("used")
-    (folder / "binary").write_bytes(b"\x00\xff\x00")
-    (folder / "text").write_text("hello\n")
     (folder / "empty.jsonl").write_text("")
     launch(train_job, Settings(updates=2, checkpoint=str(folder / "saved"), **SMALL), ranks=1)
     return folder

@@ -16,10 +16,10 @@ import pytest
 import torch.distributed.checkpoint as dcp
 
 from course_lib import LaunchError, RanksStuck, launch
+from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import latest_checkpoint
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
-from course_lib.training.settings import Settings
 from tests.conftest import PATIENCE, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="kills by process descriptor, which is Linux's")

@@ -13,10 +13,10 @@ import pytest
 
 from course_lib import launch
 from course_lib.cli import main
+from course_lib.settings import BadSettings, Settings
 from course_lib.training.checkpoint import CheckpointError, latest_checkpoint, writing_into
 from course_lib.training.checkpoint.folder import LOCK, locked
 from course_lib.training.job import train_job
-from course_lib.training.settings import BadSettings, Settings
 from tests.conftest import PATIENCE, wait_until
 from tests.training.test_job import SMALL, flags, started
 

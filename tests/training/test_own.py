@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ from torch import nn
 
 from course_lib.cli import main
 from course_lib.data import AddingProblem, Corpus
+from course_lib.launchers.target import BadJob, names_a_function
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
 from course_lib.training.log import read_log
-from course_lib.training.user_code import BadFunction, check_runs, names_a_function, sizes_of, user_data, user_model
+from course_lib.training.user_code import check_runs, sizes_of, user_data, user_model
 
 MINE = '''
 import torch
@@ -49,6 +51,7 @@ RUN = ["--model", "mine.py:blocks", "--data", "mine:data"]
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # that of another test
     (tmp_path / "mine.py").write_text(MINE)
     return tmp_path
 
@@ -99,7 +102,7 @@ def test_what_a_rank_finds_out_is_one_sentence_too(here, capfd):
 
 
 def returning(monkeypatch, value):
-    monkeypatch.setattr("course_lib.training.user_code.user_function", lambda option, target: value)
+    monkeypatch.setattr("course_lib.training.user_code.find_yours", lambda option, target: value)
 
 
 class NoWidth(nn.Linear):
@@ -107,20 +110,19 @@ class NoWidth(nn.Linear):
 
 
 NO_MODELS = [
-    (lambda: nn.LSTM(2, 3), "returned a LSTM: return a list of blocks, the input block first"),
-    (lambda: None, "returned nothing: return a list of blocks"),
-    (lambda: [], "returned a list: return a list of blocks"),
-    (lambda: [Project(2, 3), "way out"], "block 1 is a str: return torch.nn.Modules"),
-    (lambda: [NoWidth(2, 3)], "block 0 (NoWidth) has no width: give it one"),
+    (lambda: nn.LSTM(2, 3), "returned LSTM(2, 3): return a list of blocks, the input block first"),
+    (lambda: None, "returned None: return a list of blocks"),
+    (lambda: [], "returned []: return a list of blocks"),
+    (lambda: [Project(2, 3), "way out"], "raises TypeError: "),
     (lambda: [Project(2, 3).requires_grad_(False)], "block 0 (Project) has no trainable parameters"),
-    (lambda depth: [], "takes depth: for this data it may take features, hidden"),
+    (lambda depth: [], "missing 1 required positional argument: 'depth'"),
 ]
 
 
 @pytest.mark.parametrize(("function", "says"), NO_MODELS)
 def test_what_is_no_list_of_blocks_gets_a_sentence(monkeypatch, function, says):
     returning(monkeypatch, function)
-    with pytest.raises(BadFunction, match=re.escape("--model mine:blocks") + ".*" + re.escape(says)):
+    with pytest.raises(BadJob, match=re.escape("--model mine:blocks") + ".*" + re.escape(says)):
         user_model("mine:blocks", {"features": 2, "hidden": 3})
 
 
@@ -134,16 +136,11 @@ class BatchFirst(Project):
         return self.linear(inputs).transpose(0, 1), None
 
 
-class OddState(Project):
-    def forward(self, inputs, state=None):
-        return self.linear(inputs), torch.zeros(3)
-
-
 NOT_RUNNING = [
     ([Project(3, 1)], "block 0 (Project) raises RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-    ([Bare(2, 4), Project(4, 1)], "block 0 (Bare) returned a Tensor: return (outputs, state)"),
+    ([Bare(2, 4), Project(4, 1)], "block 0 (Bare) returned Tensor: return (outputs, state)"),
     ([BatchFirst(2, 1)], "block 0 (BatchFirst) returned outputs of shape (1, 5, 1) for 5 steps of one sequence"),
-    ([OddState(2, 1)], "block 0 (OddState) returned a state that is not (h, c)"),
+    ([NoWidth(2, 3)], "block 0 (NoWidth) raises AttributeError: 'NoWidth' object has no attribute 'width'"),
     ([Project(2, 4), Recurrent(4)], "the last block has width 4, and a target is one number: give it width 1"),
 ]
 
@@ -151,7 +148,7 @@ NOT_RUNNING = [
 @pytest.mark.parametrize(("blocks", "says"), NOT_RUNNING)
 def test_blocks_that_cannot_be_run_get_a_sentence(blocks, says):
     batch = AddingProblem(4, (5, 5)).batch(range(4))
-    with pytest.raises(BadFunction, match=re.escape(f"--model mine:blocks: {says}")):
+    with pytest.raises(BadJob, match=re.escape(f"--model mine:blocks: {says}")):
         check_runs(SequenceModel(dict(enumerate(blocks))), "mine:blocks", batch)
 
 
@@ -159,7 +156,7 @@ def test_outputs_for_fewer_classes_than_there_are_get_a_sentence():
     corpus = Corpus.from_text("One two three. Two three four.")
     words = len(corpus.vocabulary)
     model = SequenceModel({0: Embed(words, 3), 1: Project(3, 2)})
-    with pytest.raises(BadFunction, match="the last block has width 2, and there is a class"):
+    with pytest.raises(BadJob, match="the last block has width 2, and there is a class"):
         check_runs(model, "mine:blocks", corpus.batch([0, 1]))
 
 
@@ -172,9 +169,9 @@ class Batchless:
 
 
 NO_DATA = [
-    (lambda: [1, 2], "returned a list: return data that has a length, and batch(indices)"),
-    (lambda: Batchless(), "batch([0]) returned a Tensor: return a course_lib.data.Batch"),
-    (lambda path: None, "takes path: it is called without arguments"),
+    (lambda: [1, 2], "raises AttributeError: 'list' object has no attribute 'batch'"),
+    (lambda: Batchless(), "batch([0]) of its 3 examples is tensor([0., 0., 0.]): return a course_lib.data.Batch"),
+    (lambda path: None, "missing 1 required positional argument: 'path'"),
     (lambda: 1 / 0, "raises ZeroDivisionError: division by zero (test_own.py, line"),
 ]
 
@@ -182,7 +179,7 @@ NO_DATA = [
 @pytest.mark.parametrize(("function", "says"), NO_DATA)
 def test_what_is_no_data_gets_a_sentence(monkeypatch, function, says):
     returning(monkeypatch, function)
-    with pytest.raises(BadFunction, match=re.escape("--data mine:data") + ".*" + re.escape(says)):
+    with pytest.raises(BadJob, match=re.escape("--data mine:data") + ".*" + re.escape(says)):
         user_data("mine:data")
 
 

@@ -33,7 +33,6 @@ def test_a_run_in_fp16_resumes_with_its_scale_to_the_last_bit(tmp_path, monkeypa
     ("words", "says"),
     [
         (["--precision", "fp8"], "--precision invalid choice: 'fp8' (choose from"),
-        (["bfloat16=True", "--precision", "fp16"], "bfloat16=True and precision=fp16: give only one of the two"),
         (["autocast=fp16"], "has no option autocast"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import torch
@@ -11,10 +12,10 @@ from course_lib import launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import Project, Recurrent, SequenceModel, lstm_model, squared_error
+from course_lib.settings import Settings
 from course_lib.strategies import DDP, Single, TensorParallel
 from course_lib.training.job import train_job
 from course_lib.training.log import read_log
-from course_lib.training.settings import Settings
 from tests.strategies.own_blocks import LayerNormed
 
 MINE = '''
@@ -79,6 +80,7 @@ SMALL = ["--hidden", "6", "--batch", "8", "--updates", "4"]
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # that of another test
     (tmp_path / "mine.py").write_text(MINE)
     return tmp_path
 

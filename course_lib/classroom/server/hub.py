@@ -31,7 +31,7 @@ NEEDED = ("JUPYTERHUB_API_TOKEN", "JUPYTERHUB_API_URL", "JUPYTERHUB_SERVICE_URL"
 TOKEN = "token "  # the Authorization scheme of Jupyter tokens
 
 
-class NoHub(RuntimeError):
+class NoHub(ValueError):
     """This process is not a Hub service; the message says what to do."""
 
 
