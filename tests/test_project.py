@@ -13,7 +13,6 @@ from packaging.requirements import Requirement
 
 from course_lib.authoring.outline import outlines
 from course_lib.checks import exercises
-from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 CONDA_NAMES = {"pytorch": "torch"}
@@ -66,22 +65,15 @@ def test_no_file_knows_the_machine_it_was_made_on():
             assert not found, f"{file.relative_to(ROOT)} holds {found.group(0)}"
 
 
-def test_the_readme_names_the_two_commands():
-    readme = (ROOT / "README.md").read_text()
-    for command in ("make lab", "make test`", "make test-all", "pip install -e .", "course lab"):
-        assert command in readme
-
-
 def test_the_readme_is_read_in_a_few_minutes():
     assert len((ROOT / "README.md").read_bytes()) <= 8000
 
 
 def test_the_readmes_example_runs_as_it_stands():
     (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", example + "\nprint(run[2].tolist())"], capture_output=True, text=True, timeout=PATIENCE
-    )
-    assert done.stdout == "[0.25, 0.25, 0.25, 0.25]\n", done.stderr
+    names: dict = {"__name__": "__main__"}
+    exec(example, names)
+    assert names["run"][2].tolist() == [0.25, 0.25, 0.25, 0.25]
 
 
 def test_every_lesson_is_in_the_readmes_map():
@@ -118,15 +110,8 @@ def test_the_core_imports_without_jupyter_and_pictures():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_imports_go_down_from_room_to_room_and_never_in_a_circle():
-    pytest.importorskip("importlinter")
-    lint_imports = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([lint_imports], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 def test_nothing_lies_loose_in_the_library():
     loose = {path.name for path in (ROOT / "course_lib").glob("*.py")}
     typed_by_a_user = {"__init__", "__main__"}
-    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events"}
+    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events", "words"}
     assert loose == {f"{name}.py" for name in typed_by_a_user | ground}

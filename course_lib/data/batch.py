@@ -74,16 +74,36 @@ class Batch:
     mask: Tensor  # (steps, sequences) bool: the steps that count in the loss
 
     def __post_init__(self) -> None:
-        _check_inputs(self.inputs)
+        shape, lengths = tuple(self.inputs.shape), self.lengths
+        if len(shape) not in (2, 3):
+            raise ValueError(
+                f"inputs have shape {shape}: give (steps, sequences) tokens or (steps, sequences, features)"
+            )
+        if len(shape) == 2 and self.inputs.dtype != torch.int64:
+            raise ValueError(
+                f"inputs of shape (steps, sequences) hold {self.inputs.dtype}: give int64 tokens, or add a dimension "
+                "of features"
+            )
+        if not self.steps:
+            raise ValueError("inputs have no steps: a batch needs at least one, even when it has no sequences")
         for name, tensor in (("targets", self.targets), ("mask", self.mask)):
             if tensor.shape != self.inputs.shape[:2]:
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}: give one value for each step and sequence of the inputs, "
-                    f"{tuple(self.inputs.shape[:2])}"
+                    f"{shape[:2]}"
                 )
         if self.mask.dtype != torch.bool:
             raise ValueError(f"mask holds {self.mask.dtype}: give torch.bool, True where a step counts")
-        _check_lengths(self.lengths, self.steps, self.sequences)
+        if lengths.device.type != "cpu" or lengths.dtype != torch.int64:
+            raise ValueError(f"lengths are {lengths.dtype} on {lengths.device}: give int64 on the CPU")
+        if tuple(lengths.shape) != (self.sequences,):
+            raise ValueError(
+                f"lengths have shape {tuple(lengths.shape)}: give one for each of the {self.sequences} sequences"
+            )
+        if self.sequences and not 0 <= int(lengths.min()) <= int(lengths.max()) <= self.steps:
+            raise ValueError(
+                f"lengths {lengths.tolist()} do not fit: give each from 0 to {self.steps}, the number of steps"
+            )
 
     @property
     def steps(self) -> int:
@@ -120,7 +140,10 @@ class Batch:
 
     def rows(self, indices: Sequence[int] | Tensor) -> Batch:
         """Return a copy of these sequences, in this order, with as many steps as before."""
-        indices = _whole_numbers(indices)
+        indices = torch.as_tensor(indices, device="cpu")
+        if len(indices) and (indices.dtype == torch.bool or indices.is_floating_point()):
+            raise ValueError(f"rows are chosen by index, not by {indices.dtype}: give integers, as nonzero() returns")
+        indices = indices.to(torch.int64)
         # Lengths first: they are on the CPU, where a wrong index is an error. On a GPU it would crash the process.
         lengths = self.lengths.index_select(0, indices)
         indices = indices.to(self.inputs.device)
@@ -186,32 +209,3 @@ def pack(batch: Batch) -> PackedSequence:
 def unpack(packed: PackedSequence, steps: int) -> Tensor:
     """Return (steps, sequences, ...): the packed data in its original order, with zeros for padding."""
     return pad_packed_sequence(packed, total_length=steps)[0]
-
-
-def _whole_numbers(indices: Sequence[int] | Tensor) -> Tensor:
-    numbers = torch.as_tensor(indices, device="cpu")
-    if len(numbers) and (numbers.dtype == torch.bool or numbers.is_floating_point()):
-        raise ValueError(f"rows are chosen by index, not by {numbers.dtype}: give integers, as nonzero() returns")
-    return numbers.to(torch.int64)
-
-
-def _check_inputs(inputs: Tensor) -> None:
-    if inputs.dim() not in (2, 3):
-        raise ValueError(
-            f"inputs have shape {tuple(inputs.shape)}: give (steps, sequences) tokens or (steps, sequences, features)"
-        )
-    if inputs.dim() == 2 and inputs.dtype != torch.int64:
-        raise ValueError(
-            f"inputs of shape (steps, sequences) hold {inputs.dtype}: give int64 tokens, or add a dimension of features"
-        )
-    if not inputs.shape[0]:
-        raise ValueError("inputs have no steps: a batch needs at least one, even when it has no sequences")
-
-
-def _check_lengths(lengths: Tensor, steps: int, sequences: int) -> None:
-    if lengths.device.type != "cpu" or lengths.dtype != torch.int64:
-        raise ValueError(f"lengths are {lengths.dtype} on {lengths.device}: give int64 on the CPU")
-    if tuple(lengths.shape) != (sequences,):
-        raise ValueError(f"lengths have shape {tuple(lengths.shape)}: give one for each of the {sequences} sequences")
-    if sequences and not 0 <= int(lengths.min()) <= int(lengths.max()) <= steps:
-        raise ValueError(f"lengths {lengths.tolist()} do not fit: give each from 0 to {steps}, the number of steps")

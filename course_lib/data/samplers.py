@@ -105,11 +105,8 @@ class BucketedBatches(Batches):
         self._cache: tuple[int, list[list[int]]] | None = None  # for the last epoch requested
 
     def global_batches(self) -> list[list[int]]:
-        if self._cache is None or self._cache[0] != self.epoch:
-            self._cache = self.epoch, self._make()
-        return self._cache[1]
-
-    def _make(self) -> list[list[int]]:
+        if self._cache is not None and self._cache[0] == self.epoch:
+            return self._cache[1]
         generator = self._generator()
         order = generator.permutation(self.size) if self.shuffle else numpy.arange(self.size)
         in_a_pool = max(1, round(self.pool * self.tokens / self.lengths.mean()))
@@ -118,7 +115,10 @@ class BucketedBatches(Batches):
             pool = order[start : start + in_a_pool]
             pool = pool[numpy.argsort(-self.lengths[pool], kind="stable")].tolist()
             batches += equal_cuts(pool, self.lengths[pool].tolist(), self.tokens)
-        return [batches[place] for place in generator.permutation(len(batches))] if self.shuffle else batches
+        if self.shuffle:
+            batches = [batches[place] for place in generator.permutation(len(batches))]
+        self._cache = self.epoch, batches
+        return batches
 
 
 def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[int]]:
@@ -170,7 +170,8 @@ class Load:
 def load_of(global_batches: Iterable[list[int]], lengths: ArrayLike, ranks: int = 1) -> Load:
     """Return the padding, balance and mixing of an epoch, if each global batch is dealt out to `ranks` ranks."""
     batches = [numpy.asarray(lengths)[batch] for batch in global_batches]
-    cells = [[_cells(batch[rank::ranks]) for rank in range(ranks)] for batch in batches]
+    parts = [[batch[rank::ranks] for rank in range(ranks)] for batch in batches]
+    cells = [[len(part) * int(part.max(initial=0)) for part in parts_of_batch] for parts_of_batch in parts]
     total = sum(map(sum, cells))
     everything = numpy.concatenate(batches)
     within = sum(len(batch) * batch.var() for batch in batches)
@@ -181,7 +182,3 @@ def load_of(global_batches: Iterable[list[int]], lengths: ArrayLike, ranks: int 
         balance=ranks * sum(map(max, cells)) / total,
         mixing=float(within / max(1e-12, len(everything) * everything.var())),
     )
-
-
-def _cells(lengths: numpy.ndarray) -> int:
-    return len(lengths) * int(lengths.max(initial=0))

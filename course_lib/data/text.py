@@ -1,12 +1,11 @@
 """Text as numbers: a corpus that needs no download, its sentences, and streams for training with a carried state.
 
-A text may be split over many files. A job has one reader per `DataLoader` worker on each rank, and each one reads only
-its share of the files. One small function decides which reader reads which file.
+A text may also be split over many files. A job has one reader per `DataLoader` worker on each rank, and each reads only
+its share of the files.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import multiprocessing
 import re
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -85,22 +84,12 @@ class Corpus:
         try:
             topics = import_module("pydoc_data.topics").topics
         except ImportError as error:
-            raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_file") from error
-        _check_limit(limit)
+            raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_text") from error
+        if limit is not None:
+            check_at_least(1, "give the number of characters to read, or None for all", limit=limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
         # If we left in the lines under titles and in tables, a dash would be the most frequent word.
         return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
-
-    @classmethod
-    def from_file(
-        cls, path: str | Path, unit: Unit = "word", limit: int | None = None, most_common: int | None = None
-    ) -> Corpus:
-        """Return the first `limit` characters of a UTF-8 text file, or all of it, as a corpus."""
-        _check_limit(limit)
-        with open_text(Path(path)) as file:
-            text = file.read(limit)
-        check_is_text(path, text)
-        return cls.from_text(text, unit, most_common)
 
     @classmethod
     def from_text(cls, text: str, unit: Unit = "word", most_common: int | None = None) -> Corpus:
@@ -193,35 +182,6 @@ def next_token_batch(sentences: list[Tensor]) -> Batch:
     return pad([sentence[:-1] for sentence in sentences], [sentence[1:] for sentence in sentences])
 
 
-@contextlib.contextmanager
-def open_text(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file for the context. Raises CorpusError if it cannot be read, even inside the context."""
-    try:
-        if path.is_dir():
-            raise CorpusError(f"{path} is a folder: give one text file in it")
-        if path.exists() and not path.is_file():  # some devices never end
-            raise CorpusError(f"{path} is not a file: give a UTF-8 text file")
-        with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark that some editors write
-            yield file
-    except FileNotFoundError:
-        raise CorpusError(f"{path} does not exist: give the path of a UTF-8 text file") from None
-    except UnicodeDecodeError:
-        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from error
-
-
-def check_is_text(path: str | Path, text: str) -> None:
-    """Raise CorpusError if what was read from a file has a zero character, which no text has."""
-    if "\0" in text:
-        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None:
-        check_at_least(1, "give the number of characters to read, or None for all", limit=limit)
-
-
 Reader = Callable[[int, int], tuple[int, int]]  # (rank, ranks) -> (reader, readers)
 
 
@@ -256,15 +216,14 @@ class ShardedText(IterableDataset):
 
     def __init__(
         self,
-        files: Sequence[str | Path],
+        files: Sequence[Path],
         vocabulary: Vocabulary,
         rank: int = 0,
         ranks: int = 1,
         reader: Reader = by_rank_and_worker,
     ) -> None:
         check_rank(rank, ranks)
-        self.files, self.vocabulary = list(files), vocabulary
-        self.rank, self.ranks, self.reader = rank, ranks, reader
+        self.files, self.vocabulary, self.rank, self.ranks, self.reader = files, vocabulary, rank, ranks, reader
         self._bytes_read = multiprocessing.Value("q", 0)
 
     @property
@@ -279,7 +238,7 @@ class ShardedText(IterableDataset):
                 "fewer workers"
             )
         for file in self.files[reader::readers]:
-            content = Path(file).read_bytes()
+            content = file.read_bytes()
             with self._bytes_read.get_lock():
                 self._bytes_read.value += len(content)
             lines = (cut(line) for line in content.decode("utf-8").splitlines())

@@ -22,16 +22,7 @@ import torch
 from torch import Tensor
 
 from course_lib.data.batch import Batch
-from course_lib.data.text import (
-    SENTENCE_END,
-    UNKNOWN,
-    CorpusError,
-    Vocabulary,
-    check_is_text,
-    cut,
-    next_token_batch,
-    open_text,
-)
+from course_lib.data.text import SENTENCE_END, UNKNOWN, CorpusError, Vocabulary, cut, next_token_batch
 
 CHUNK = 2**22  # characters read at a time
 LONGEST = 256  # steps of a sequence: a longer sentence becomes several, each starting with the last target before it
@@ -57,7 +48,7 @@ class TokenFile:
 def open_tokens(path: str | Path, most_common: int | None = None, show: ShowBytes | None = None) -> TokenFile:
     """Return the tokens of a UTF-8 text file, tokenizing it first if needed. `show` receives the progress."""
     path = Path(path)
-    with open_text(path):  # raises CorpusError if it is not readable text
+    with readable(path), path.open("rb"):
         facts = path.stat()
     # A text that has changed has another size or time, and so another folder.
     key = hashlib.sha256(f"{LONGEST} {most_common} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:16]
@@ -72,9 +63,9 @@ def open_tokens(path: str | Path, most_common: int | None = None, show: ShowByte
             f"the tokens of {path} cannot be kept in {folder} ({error.strerror}): give a text in a folder that you can "
             "write to, with room for as many bytes again"
         ) from error
+    except CorpusError:
+        raise
     except ValueError as error:
-        if isinstance(error, CorpusError):
-            raise
         raise CorpusError(f"{folder} is damaged: remove it, and the text is tokenized again") from error
     return TokenFile(vocabulary, torch.from_numpy(arrays[0]), arrays[1], arrays[2])
 
@@ -88,8 +79,11 @@ def _make(path: Path, folder: Path, most_common: int | None, show: ShowBytes | N
             numpy.save(temporary / f"{name}.npy", values)
         (temporary / "vocabulary.json").write_text(json.dumps(vocabulary.tokens), encoding="utf-8")
         temporary.chmod(0o755)  # readable by everyone who can read the text
-        with contextlib.suppress(FileExistsError):  # another job was faster: its folder holds the same
+        try:
             temporary.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another job was faster: its folder holds the same
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -117,12 +111,28 @@ def tokenize(
     return vocabulary, new_numbers[in_order], numpy.asarray(starts), numpy.asarray(lengths)
 
 
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Make every failure to read the text, inside this context, a CorpusError that says what to give instead."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise CorpusError(f"{path} does not exist: give the path of a UTF-8 text file") from None
+    except IsADirectoryError:
+        raise CorpusError(f"{path} is a folder: give one text file in it") from None
+    except UnicodeDecodeError:
+        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from error
+
+
 def sentences_of(path: Path, show: ShowBytes | None = None, chunk: int = CHUNK) -> Iterator[list[str]]:
     """Yield the words of each sentence. One that is longer than two chunks comes in parts."""
     size, unfinished = path.stat().st_size, ""
-    with open_text(path) as file:
+    with readable(path), path.open(encoding="utf-8-sig") as file:  # without the byte-order mark of some editors
         while text := file.read(chunk):
-            check_is_text(path, text)
+            if "\0" in text:
+                raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
             *finished, unfinished = SENTENCE_END.split(unfinished + text)
             yield from map(cut, finished)
             if len(unfinished) > chunk:

@@ -6,7 +6,6 @@ from a real model or a made-up one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,7 +52,7 @@ class BlockSize:
 class NumberedBlocks(Protocol):
     """A `SequenceModel`, or a `ModelSize` that replaces one."""
 
-    def numbered(self) -> Sequence[tuple[int, Any]]:
+    def numbered(self) -> list[tuple[int, Any]]:
         """Return (place, block) pairs, in order."""
         ...
 
@@ -64,7 +63,7 @@ class ModelSize:
 
     blocks: tuple[BlockSize, ...]
 
-    def numbered(self) -> list[tuple[int, BlockSize]]:
+    def numbered(self) -> list[tuple[int, Any]]:
         """Return (place, size) pairs, in order."""
         return list(enumerate(self.blocks))
 

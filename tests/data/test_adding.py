@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -113,18 +111,6 @@ def test_the_popular_mistake_reads_every_sequence_at_the_last_row():
 def test_the_popular_mistake_needs_one_counted_step_per_sequence():
     with pytest.raises(ValueError, match="give a batch of the adding problem"):
         at_last_padded_step(pad([torch.ones(3, 2)], [torch.ones(3)]))
-
-
-@pytest.mark.slow
-def test_a_batch_takes_little_more_processor_time_than_one_number_per_step():
-    def seconds(work) -> float:
-        began = time.process_time()
-        work()
-        return time.process_time() - began
-
-    ours = seconds(lambda: AddingProblem(2000, (2, 60)).batch(range(2000)))
-    one_by_one = seconds(lambda: [torch.rand(1) for _ in range(2000 * 31)])
-    assert ours < 3 * one_by_one
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -83,15 +82,8 @@ def test_the_documentation_is_read_in_sorted_order_without_the_rules_under_title
     assert "".join(corpus.vocabulary.decode(corpus.tokens)) == 'firsta"**"b--c.second|x|y|'
 
 
-def test_the_limit_counts_characters(tmp_path: Path):
-    (tmp_path / "notes.txt").write_text("abcdefgh", encoding="utf-8")
-    assert len(Corpus.from_file(tmp_path / "notes.txt", unit="character", limit=5).tokens) == 5
+def test_the_limit_counts_characters():
     assert len(Corpus.from_python_docs("character", limit=300).tokens) == 300
-
-
-def test_a_file_may_begin_with_a_byte_order_mark_and_have_windows_line_ends(tmp_path: Path):
-    (tmp_path / "notes.txt").write_bytes("\ufeffà bientôt\r\n\r\noh là".encode())
-    assert spoken(Corpus.from_file(tmp_path / "notes.txt")) == ["à bientôt", "oh là"]
 
 
 def test_the_next_token_is_wanted_at_every_step():
@@ -109,38 +101,16 @@ def test_a_rank_with_nothing_to_do_gets_a_batch_of_no_sequences():
     assert batch.count == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("notes.bin", b"text, then\0a zero", "does not look like text: give a UTF-8 text file"),
-        ("latin.txt", "déjà vu".encode("latin-1"), "does not look like text: give a UTF-8 text file"),
-        ("empty.txt", b"", "fewer than 2 tokens"),
-        ("blank.txt", b" \n ", "fewer than 2 tokens"),
-        ("short.txt", b"word", "fewer than 2 tokens"),
-    ],
-)
-def test_a_file_that_is_no_text_gets_a_sentence(tmp_path: Path, name: str, content: bytes, sentence: str):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(CorpusError, match=sentence):
-        Corpus.from_file(tmp_path / name)
-
-
-def test_a_folder_and_a_missing_file_get_a_sentence(tmp_path: Path):
-    with pytest.raises(CorpusError, match="is a folder: give one text file"):
-        Corpus.from_file(tmp_path)
-    with pytest.raises(CorpusError, match=r"notes.txt does not exist: give the path"):
-        Corpus.from_file(str(tmp_path / "notes.txt"))
-
-
 def test_a_python_without_its_documentation_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(CorpusError, match=r"give your own text to Corpus.from_file"):
+    with pytest.raises(CorpusError, match=r"give your own text to Corpus.from_text"):
         Corpus.from_python_docs()
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (lambda: Corpus.from_text("word"), r"fewer than 2 tokens \(1\): give a longer text"),
         (lambda: Corpus.from_text(TEXT, unit="letter"), "unit='letter': choose 'word' or 'character'"),
         (lambda: Corpus.from_text(TEXT, most_common=0), "most_common=0: a vocabulary keeps"),
         (lambda: Corpus.from_python_docs(limit=0), "limit=0: give the number of characters"),

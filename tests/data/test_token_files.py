@@ -33,7 +33,7 @@ def test_however_a_text_is_read_its_words_and_sentences_are_those_of_a_corpus(tm
     """A sentence that is longer than two chunks comes in parts, but no word does."""
     path = write(tmp_path / "text", TEXT if chunk >= 13 else "a b. c d e\n \nf g! h\n\n\ni j k l m")
     sentences = list(token_files.sentences_of(path, chunk=chunk))
-    corpus = Corpus.from_file(path)
+    corpus = Corpus.from_text(path.read_text(encoding="utf-8"))
     assert [word for words in sentences for word in words] == corpus.vocabulary.decode(corpus.tokens)
     if chunk >= 40:
         assert [len(words) for words in sentences if len(words) > 1] == [len(each) for each in corpus.sentences]
@@ -41,8 +41,9 @@ def test_however_a_text_is_read_its_words_and_sentences_are_those_of_a_corpus(tm
 
 @pytest.mark.parametrize("most_common", [None, 3, 500])
 def test_tokens_on_the_disk_are_those_in_memory(tmp_path, most_common):
-    text = write(tmp_path / "text", TEXT * 3 + "A last one without an end")
-    tokens, corpus = open_tokens(text, most_common), Corpus.from_file(text, most_common=most_common)
+    words = TEXT * 3 + "A last one without an end"
+    corpus = Corpus.from_text(words, most_common=most_common)
+    tokens = open_tokens(write(tmp_path / "text", "\ufeff" + words), most_common)  # some editors write this mark
     assert tokens.vocabulary == corpus.vocabulary
     assert tokens.tokens.tolist() == corpus.tokens.tolist()
     assert sequences(tokens) == [sentence.tolist() for sentence in corpus.sentences]
@@ -55,7 +56,8 @@ def test_tokens_on_the_disk_are_those_in_memory(tmp_path, most_common):
 def test_streams_of_mapped_tokens_are_those_of_a_tensor(tmp_path):
     text = write(tmp_path / "text", TEXT * 20)
     mapped, plain = (
-        Streams(tokens, streams=5, window=7) for tokens in (open_tokens(text).tokens, Corpus.from_file(text).tokens)
+        Streams(tokens, streams=5, window=7)
+        for tokens in (open_tokens(text).tokens, Corpus.from_text(TEXT * 20).tokens)
     )
     assert len(mapped) == len(plain)
     for one, other in zip(mapped.shard(1, 2), plain.shard(1, 2), strict=True):
@@ -131,8 +133,15 @@ def test_what_is_no_text_gets_a_sentence_and_leaves_nothing(tmp_path, content, s
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_folder_and_a_missing_file_get_a_sentence(tmp_path):
+    with pytest.raises(CorpusError, match="is a folder: give one text file"):
+        open_tokens(tmp_path)
+    with pytest.raises(CorpusError, match=r"notes.txt does not exist: give the path"):
+        open_tokens(str(tmp_path / "notes.txt"))
+
+
 def test_ranks_that_make_the_same_tokens_at_once_do_not_disturb_each_other(tmp_path):
     text = write(tmp_path / "text", TEXT * 50)
     run = launch(lambda: open_tokens(text).tokens.tolist(), ranks=3)
-    assert run[0] == run[1] == run[2] == Corpus.from_file(text).tokens.tolist()
+    assert run[0] == run[1] == run[2] == Corpus.from_text(TEXT * 50).tokens.tolist()
     assert len(list(tmp_path.iterdir())) == 2
