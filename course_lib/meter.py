@@ -123,18 +123,12 @@ class SavedBytes:
     peak: int = 0
     _users: Counter[int] = field(default_factory=Counter, repr=False)  # per storage: several tensors may share one
 
-    def add(self, storage: int, size: int) -> None:
-        """Add a tensor that was saved. A storage counts once, however many operations saved it."""
-        self._users[storage] += 1
-        if self._users[storage] == 1:
-            self.bytes += size
-            self.peak = max(self.peak, self.bytes)
-
-    def remove(self, storage: int, size: int) -> None:
-        """Subtract a tensor that the graph has freed."""
-        self._users[storage] -= 1
-        if not self._users[storage]:
-            self.bytes -= size
+    def count(self, storage: int, size: int, users: int) -> None:
+        """Note that a tensor was saved (`users=1`) or freed (-1). A storage counts once, however many saved it."""
+        was_held = bool(self._users[storage])
+        self._users[storage] += users
+        self.bytes += size * (bool(self._users[storage]) - was_held)
+        self.peak = max(self.peak, self.bytes)
 
 
 @contextmanager
@@ -152,8 +146,8 @@ def saved_tensors(counts: Callable[[Tensor], bool]) -> Iterator[SavedBytes]:
             return _Saved((tensor, None))
         storage = tensor.untyped_storage()
         place, size = storage.data_ptr(), storage.nbytes()
-        saved.add(place, size)
-        return _Saved((tensor, partial(saved.remove, place, size)))
+        saved.count(place, size, 1)
+        return _Saved((tensor, partial(saved.count, place, size, -1)))
 
     with torch.autograd.graph.saved_tensors_hooks(pack, itemgetter(0)):
         yield saved

@@ -217,18 +217,28 @@ def span(
     if not recorder.on and not at_least:
         return nullcontext()
     torch = sys.modules.get("torch")
-    on_gpu = not on_host and torch is not None and torch.cuda.is_initialized()
-    stream = torch.cuda.current_stream() if on_gpu else None
-    label = recorder.label if label is None else label
-    recorded = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, label)
-    if stream is None or at_least:
-        return _timed_by_clock(recorded, at_least, stream)
-    return _timed_by_events(recorded, stream)
+    stream = None
+    if not on_host and torch is not None and torch.cuda.is_initialized():
+        stream = torch.cuda.current_stream()
+    recorded = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, recorder.label if label is None else label)
+    return _timed(recorded, at_least, stream)
 
 
 @contextmanager
-def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Time the block with this process's clock. With a `stream`, the time includes the kernels on it."""
+def _timed(span: Span, at_least: float, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Time the block: with CUDA events on the `stream`, if there is one, but a paced block with the clock."""
+    if stream is not None and not at_least:
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        _clock.set_if_new(stream)
+        begin.record(stream)
+        try:
+            yield
+        finally:
+            end.record(stream)
+            recorder.add(GpuSpan(span, begin, end))
+        return
     if stream is not None:
         stream.synchronize()
     recorder.look_at_core()
@@ -238,22 +248,7 @@ def _timed_by_clock(span: Span, at_least: float, stream: torch.cuda.Stream | Non
     finally:
         if stream is not None:
             stream.synchronize()  # not the whole device: a receive posted earlier may be waiting for this rank
-        remaining = start + at_least - time.monotonic()
-        if remaining > 0:
+        if (remaining := start + at_least - time.monotonic()) > 0:
             time.sleep(remaining)
         recorder.add(replace(span, start=start, end=time.monotonic()))
         recorder.look_at_core()
-
-
-@contextmanager
-def _timed_by_events(span: Span, stream: torch.cuda.Stream) -> Iterator[None]:
-    import torch
-
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    _clock.set_if_new(stream)
-    start.record(stream)
-    try:
-        yield
-    finally:
-        end.record(stream)
-        recorder.add(GpuSpan(span, start, end))

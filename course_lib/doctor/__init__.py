@@ -9,7 +9,6 @@ import importlib.util
 import platform
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -37,28 +36,23 @@ class Fact:
 
 @dataclass
 class MachineReport:
-    """All findings, in order."""
+    """All facts, in order. Prints as a table, with each piece of advice on a separate line."""
 
-    findings: list[Fact] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
 
     @property
     def course_can_run(self) -> bool:
-        return not any(finding.fatal for finding in self.findings)
+        return not any(fact.fatal for fact in self.facts)
 
     def __str__(self) -> str:
+        width = max((len(fact.name) for fact in self.facts), default=0)
+        lines = []
+        for fact in self.facts:
+            lines.append(f"  {fact.mark:<4}  {fact.name:<{width}}  {fact.value}")
+            if fact.advice:
+                lines.append(f"  {'':<4}  {'':<{width}}  -> {fact.advice}")
         conclusion = "The course can run here." if self.course_can_run else "The course cannot run here yet."
-        return "\n".join([*lines_of(self.findings), "", conclusion])
-
-
-def lines_of(findings: Sequence[Fact]) -> list[str]:
-    """Return the findings as lines of a table, with each piece of advice on a separate line."""
-    width = max((len(finding.name) for finding in findings), default=0)
-    lines = []
-    for finding in findings:
-        lines.append(f"  {finding.mark:<4}  {finding.name:<{width}}  {finding.value}")
-        if finding.advice:
-            lines.append(f"  {'':<4}  {'':<{width}}  -> {finding.advice}")
-    return lines
+        return "\n".join([*lines, "", conclusion])
 
 
 MIN_PYTHON = (3, 10)
@@ -67,32 +61,31 @@ BYTES_PER_RANK = 400 << 20  # a rank with torch loaded, a small model and its bu
 
 def examine() -> MachineReport:
     """Examine this machine. If the course can run, finish with a real launch."""
-    report = MachineReport([_python(), _torch()])
+    report = MachineReport(_software())
     if report.course_can_run:
-        report.findings.append(_distributed())
-    report.findings += [_cores(), _memory(), _jupyter()]
+        report.facts.append(_distributed())
+    cores, total = machine.cores(), machine.memory_bytes()
+    take_turns = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
+    low = "low: use at most 2 ranks" if total is not None and total < 3 << 30 else ""
+    memory = "unknown" if total is None else f"{total / 2**30:.1f} GiB"
+    report.facts += [Fact("cores", str(cores), take_turns), Fact("memory", memory, low), _jupyter()]
     if report.course_can_run:
-        report.findings += [_gpus(), *_nccl(), _ranks(), _grading(), _trial()]
+        report.facts += [_gpus(), *_nccl(), _ranks(), _grading(), _trial()]
     return report
 
 
-def _python() -> Fact:
-    oldest = ".".join(map(str, MIN_PYTHON))
+def _software() -> list[Fact]:
+    """Report the versions of Python and PyTorch."""
+    oldest_python, oldest = (".".join(map(str, version)) for version in (MIN_PYTHON, flight_recorder.FIRST_VERSION))
     too_old = sys.version_info[:2] < MIN_PYTHON
-    advice = f"install Python {oldest} or newer" if too_old else ""
     value = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Fact("Python", value, advice, too_old)
-
-
-def _torch() -> Fact:
-    oldest = ".".join(map(str, flight_recorder.FIRST_VERSION))
+    python = Fact("Python", value, f"install Python {oldest_python} or newer" if too_old else "", too_old)
     installed = _version("torch")
     if installed is None:
-        return Fact("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)
-    if tuple(int(part) for part in installed.split(".")[:2]) < flight_recorder.FIRST_VERSION:
-        advice = f"the course needs {oldest} or newer: pip install --upgrade torch"
-        return Fact("PyTorch", installed, advice, fatal=True)
-    return Fact("PyTorch", installed)
+        return [python, Fact("PyTorch", "missing", "run `pip install -e .` in the course's folder", fatal=True)]
+    too_old = tuple(int(part) for part in installed.split(".")[:2]) < flight_recorder.FIRST_VERSION
+    advice = f"the course needs {oldest} or newer: pip install --upgrade torch" if too_old else ""
+    return [python, Fact("PyTorch", installed, advice, too_old)]
 
 
 def _distributed() -> Fact:
@@ -102,23 +95,7 @@ def _distributed() -> Fact:
         advice = "this PyTorch was built without gloo: install the one from PyPI or conda-forge"
         return Fact("collectives", "missing", advice, fatal=True)
     backends = " and ".join(["gloo"] + (["NCCL"] if dist.is_nccl_available() else []))
-    if not flight_recorder.can_be_read():
-        return Fact("collectives", backends, flight_recorder.ADVICE)
-    return Fact("collectives", backends)
-
-
-def _cores() -> Fact:
-    cores = machine.cores()
-    advice = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
-    return Fact("cores", str(cores), advice)
-
-
-def _memory() -> Fact:
-    total = machine.memory_bytes()
-    if total is None:
-        return Fact("memory", "unknown")
-    advice = "low: use at most 2 ranks" if total < 3 << 30 else ""
-    return Fact("memory", f"{total / 2**30:.1f} GiB", advice)
+    return Fact("collectives", backends, "" if flight_recorder.can_be_read() else flight_recorder.ADVICE)
 
 
 def _jupyter() -> Fact:

@@ -185,10 +185,8 @@ class CallLog:
 
     def latest_message(self) -> Wait | None:
         """Return this rank's last message, as a wait: NCCL blocks in the first message to a peer until it answers."""
-        if not self._messages:
-            return None
-        last = self._messages[-1]
-        return Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
+        last = self._messages[-1] if self._messages else None
+        return last and Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
 
     def _members(self) -> dict[str, tuple[int, ...]]:
         """Return the ranks of each existing group, keyed by the group's name in a record."""
@@ -202,10 +200,8 @@ class CallLog:
         group, arguments, keywords = call
         self.moves += 1
         ranks = private_doors.ranks_of_group(group)
-        options = None
-        for argument in (*arguments, *keywords.values()):
-            if type(argument).__name__.endswith("Options"):
-                options = argument
+        every = [*arguments, *keywords.values()]
+        options = next((argument for argument in every if type(argument).__name__.endswith("Options")), None)
         root = getattr(options, "rootRank", None)
         over_nccl = private_doors.goes_over_nccl(group, arguments)
         counter = private_doors.backend_of(group, sys.modules["torch"].device("cuda")) if over_nccl else group

@@ -212,21 +212,18 @@ def explain_failure(error: BaseException) -> str:
     """Return what went wrong and what to do about it."""
     if isinstance(error, CannotStart):
         return str(error)
-    number = getattr(error, "errno", None)
-    if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        return "this machine has too little memory: launch fewer ranks"
-    if number in (errno.EMFILE, errno.ENFILE):
-        return (
-            f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
-            "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks"
-        )
-    if number == errno.EAGAIN:
-        return (
-            f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some threads: raise "
-            "the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks"
-        )
-    if number == errno.ENOSPC:
-        return "the disk for temporary files is full: free up space there, or set TMPDIR to another folder"
+    explanations = {
+        errno.ENOMEM: "this machine has too little memory: launch fewer ranks",
+        errno.EMFILE: f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
+        "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks",
+        errno.EAGAIN: f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some "
+        "threads: raise the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks",
+        errno.ENOSPC: "the disk for temporary files is full: free up space there, or set TMPDIR to another folder",
+    }
+    explanations[errno.ENFILE] = explanations[errno.EMFILE]
+    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
+    if number in explanations:
+        return explanations[number]
     if "AF_UNIX path too long" in str(error):
         return "the name of the folder for temporary files is too long: set TMPDIR to one with a shorter name"
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):

@@ -90,14 +90,15 @@ def stack_of_thread(thread: int | None) -> list[Frame]:
     A reference to a frame keeps its function's tensors alive after the function has returned. So we drop it before we
     read any source text.
     """
-    lines, frame = [], private_doors.frame_of(thread)
+    lines: list[tuple[str, int, str]] = []
+    frame = private_doors.frame_of(thread)
     try:
         while frame is not None:
             lines.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
             frame = frame.f_back
     except AttributeError:  # CPython gave us a frame that the thread has just left
         return []
-    return _learners([Frame(*line, linecache.getline(line[0], line[1]).strip()) for line in reversed(lines)])
+    return _learners([Frame(*place, linecache.getline(*place[:2]).strip()) for place in reversed(lines)])
 
 
 def stack_of_dump(text: str) -> list[Frame]:

@@ -32,7 +32,11 @@ PREDEFINED = frozenset({"rank", "world_size", "device", "dist", "torch"})  # nam
 
 def serve(process: RankProcess, folder: str) -> None:
     """Run tasks until this rank is dismissed."""
-    LiveRank(process, folder).serve()
+    rank = LiveRank(process, folder)
+    process.returned = True  # it has nothing to do yet
+    process.announce()
+    while (task := rank.tasks.get()) is not None:
+        rank.run(task)
 
 
 class LiveRank:
@@ -43,7 +47,7 @@ class LiveRank:
         import torch.distributed as dist
 
         self.process, self.folder = process, folder
-        self._tasks: queue.SimpleQueue[messages.Task | None] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[messages.Task | None] = queue.SimpleQueue()
         self._in_task = False
         self.left_batches = 0  # batches of messages over NCCL that were aborted
         main = types.ModuleType("__main__")
@@ -55,14 +59,8 @@ class LiveRank:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._leave_task)
 
-    def serve(self) -> None:
-        """Run tasks until there are no more."""
-        self.process.returned = True  # it has nothing to do yet
-        self.process.announce()
-        while (task := self._tasks.get()) is not None:
-            self._run_task(task)
-
-    def _run_task(self, task: messages.Task) -> None:
+    def run(self, task: messages.Task) -> None:
+        """Run a task, and report its value or its error."""
         self.process.start(task.number)
         try:
             started_at = time.monotonic()
@@ -96,9 +94,9 @@ class LiveRank:
     def _obey(self, order: Any) -> None:
         """Take an order, in the thread that answers the supervisor."""
         if isinstance(order, messages.Task):
-            self._tasks.put(order)
+            self.tasks.put(order)
         elif order == messages.DISMISS:
-            self._tasks.put(None)
+            self.tasks.put(None)
         elif isinstance(order, messages.Interrupt):
             if order.abort:
                 abort_groups()

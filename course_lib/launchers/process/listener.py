@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 import warnings
@@ -80,7 +81,7 @@ class Listener:
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # what went wrong in the supervisor
         self.started_at = time.monotonic()
-        self.look_at = float("inf")  # when to ask the ranks where they are, if none of them prints anything
+        self.look_at = math.inf  # when to ask the ranks where they are, if none of them prints anything
         self.unanswered: set[int] = set()  # ranks that were asked and have not answered
         self.live = LiveLine()
         self.output = Output(self.live)
@@ -179,12 +180,10 @@ class Listener:
         """Process the ranks' reports. Returns the limit that was used up, if any; reports already sent still count."""
         while not until():
             limit = deadline.over()
-            wait = deadline.look_again_in()
-            if self.look_at < float("inf"):
-                look = max(0.0, self.look_at - time.monotonic())
-                wait = look if wait is None else min(look, wait)
+            due, look_in = deadline.look_again_in(), max(0.0, self.look_at - time.monotonic())
+            wait = min(look_in, math.inf if due is None else due)
             try:
-                if self.supervisor.poll(0 if limit else wait):
+                if self.supervisor.poll(0 if limit else None if wait == math.inf else wait):
                     self._handle(self.supervisor.recv())
                 elif limit:
                     return limit
@@ -211,12 +210,13 @@ class Listener:
     def _handle(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.task):
             return  # about an earlier task
+        if isinstance(message, (messages.Lines, messages.Unfinished)) and self.look_at < math.inf:
+            self.look_at = time.monotonic() + QUIET
+            self.unanswered.clear()
         match message:
             case messages.Lines(rank, lines):
-                self._note_output()
                 self.output.add(rank, lines)
             case messages.Unfinished(rank, text):
-                self._note_output()
                 self.live.show(f"[rank {rank}] {text}")
             case messages.Started(rank, compared):
                 self.started.add(rank)
@@ -243,15 +243,10 @@ class Listener:
             self.disagreement = first_difference(self.records) or self.disagreement  # old calls drop out of records
             self.deadlock = find_deadlock(self.records, set(self.returned)) or self.deadlock
 
-    def _note_output(self) -> None:
-        if self.look_at < float("inf"):
-            self.look_at = time.monotonic() + QUIET
-            self.unanswered.clear()
-
     def ask_where(self) -> None:
         """Ask every rank that has not died where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
-        self.look_at = float("inf")
+        self.look_at = math.inf
         self.listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
         self.unanswered = set()
         self.located = {rank: state for rank, state in self.located.items() if rank in dead}

@@ -188,5 +188,6 @@ def _waited(samples: Samples | None, begin: float, end: float) -> float:
     """Return how long a rank waited for a core in this interval, interpolating linearly between samples."""
     if not samples:
         return 0.0
-    until_begin, until_end = np.interp([begin, end], *zip(*samples, strict=True))
+    times, waited = zip(*samples, strict=True)
+    until_begin, until_end = np.interp([begin, end], times, waited)
     return max(0.0, float(until_end - until_begin))
