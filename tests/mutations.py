@@ -75,8 +75,8 @@ MUTATIONS = [
     Mutation(
         "collectives of different shapes count as the same",
         "launchers/diagnosis/deadlock.py",
-        "if len({_terms(call)[:3] for call in calls}) > 1:",
-        "if len({_terms(call)[:1] for call in calls}) > 1:",
+        "same = len({_terms(call)[:3] for call in calls}) == 1",
+        "same = len({_terms(call)[:1] for call in calls}) == 1",
     ),
     Mutation(
         "nothing is killed when a launch ends",

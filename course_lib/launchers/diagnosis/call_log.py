@@ -92,21 +92,20 @@ class CallLog:
 
     def calls(self) -> list[LoggedCall]:
         """Return the collectives this process has started, oldest first."""
-        incarnations: dict[str, list[int]] = {}
+        incarnations: dict[str, list[int]] = {}  # groups that were destroyed and created again have one name
         calls = []
         for entry in flight_recorder.entries():
-            created = entry.get("time_created_ns", 0)
+            created, incarnation = entry.get("time_created_ns", 0), entry.get("pg_id", 0)
             generation = self._generation(created)
             if generation < self._first_generation:
                 continue
             name = f"{generation}/{next(iter(entry.get('process_group', ('',))), '')}"
             name += NCCL if flight_recorder.is_nccl(entry) else ""
             ids = incarnations.setdefault(name, [])
-            if entry.get("pg_id") not in ids:
-                ids.append(entry.get("pg_id", 0))
-            group = f"{name}/{ids.index(entry.get('pg_id', 0))}"
-            call = self._call(group, entry)
-            self._newest[group] = max(call.number, self._newest.get(group, 0))
+            if incarnation not in ids:
+                ids.append(incarnation)
+            call = self._call(f"{name}/{ids.index(incarnation)}", entry)
+            self._newest[call.group] = max(call.number, self._newest.get(call.group, 0))
             if created >= self._since or not call.finished:
                 calls.append(call)
         return calls

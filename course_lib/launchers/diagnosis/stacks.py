@@ -67,13 +67,12 @@ class Where:
     def __str__(self) -> str:
         if self.doing in DONE:
             return DONE[self.doing]
+        if self.doing == "computing":
+            text = f"has a GPU that is still computing and has not started {self.collective}"
+            return f"{text}; its Python is at {self.frame}" if self.frame else text
+        text = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
         if self.doing == "waiting":
-            text = f"waits in {self.collective}" + (f" {self.whom}" if self.whom else "")
-        elif self.doing == "computing":
-            text = f"has a GPU that is still computing and has not started {self.collective};"
-            return f"{text} its Python is at {self.frame}" if self.frame else text.rstrip(";")
-        else:
-            text = "is stopped (by SIGSTOP or a debugger)" if self.doing == "stopped" else "is running"
+            text = f"waits in {self.collective} {self.whom}".rstrip()
         return f"{text} at {self.frame}" if self.frame else text
 
 

@@ -18,7 +18,7 @@ SETTLE_WITHIN = 0.2  # seconds for a collective that all ranks have joined to en
 ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
 
 
-class Outbox:
+class OrderQueue:
     """A channel that sends from a thread: a supervisor that waits for us to read what ranks print reads no order."""
 
     def __init__(self, channel: messages.Channel) -> None:

@@ -64,28 +64,23 @@ class LiveRank:
         self.process.start(task.number)
         try:
             started_at = time.monotonic()
-            value = self._value_of(task)
+            try:
+                self._in_task = True  # SIGINT has an effect only in here
+                call, arguments, keywords = pickling.unpack(task.call)
+                value = call(self, *arguments, **keywords)
+                machine.wait_for_gpu()
+            except SystemExit as leaving:
+                if leaving.code not in (None, 0):
+                    raise
+                value = None
+            finally:
+                self._in_task = False
             names = sorted(name for name in self.names if not name.startswith("_"))
             self.process.finish(pickling.pack_value((value, names)), started_at, time.monotonic())
         except BaseException as error:
-            self._in_task = False
+            self._in_task = False  # the interrupt may have come before the line above that clears it
             self.left_batches += private_doors.was_in_batch(error)
             self.process.report(error)
-
-    def _value_of(self, task: messages.Task) -> Any:
-        """Run a task's call. SIGINT has an effect only in here."""
-        try:
-            self._in_task = True
-            call, arguments, keywords = pickling.unpack(task.call)
-            value = call(self, *arguments, **keywords)
-            machine.wait_for_gpu()
-            return value
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
-            return None
-        finally:
-            self._in_task = False
 
     def _leave_task(self, *_: object) -> None:
         if self._in_task:

@@ -22,7 +22,7 @@ from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, name
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.live import tasks
 from course_lib.launchers.live.cell import CellRun, Shown, names_in, source_entry, unpack_shown
-from course_lib.launchers.live.recovery import Outbox, leave_task
+from course_lib.launchers.live.recovery import OrderQueue, leave_task
 from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.blame import CONSEQUENCE
 from course_lib.launchers.process.listener import Listener
@@ -107,16 +107,15 @@ class Team:
         chosen = self._ranks(ranks)
         file = file or f"<ranks {self._task + 1}>"
         linecache.cache[file] = source_entry(code, file)
-        values = self._missing(code, file, chosen, vars(sys.modules["__main__"]) if names is None else names)
+        packed_names = self._missing(code, file, chosen, vars(sys.modules["__main__"]) if names is None else names)
         sources = {name: entry for name, entry in cell_sources().items() if name not in self._sources}
         self._sources |= sources.keys()
-        with pickling.wrapped(values) as packed:
+        with pickling.wrapped(packed_names) as packed:
             run = self._call(tasks.run_cell, chosen, packed, code, file, sources, timeout=limit)
         shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
-        fields: dict[str, Any] = dict(vars(run))
-        fields["values"] = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
+        values = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
         texts = {rank: value.text for rank, value in shown.items() if value.text is not None}
-        self.last = CellRun(**fields, texts=MappingProxyType(texts))
+        self.last = CellRun(**{**vars(run), "values": values, "texts": MappingProxyType(texts)})
         return self.last
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
@@ -150,7 +149,9 @@ class Team:
     def _start(self) -> None:
         self.names, self._sources, self._generation = {}, set(), 0
         stack = contextlib.ExitStack()
-        self._channel = Outbox(stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources()))))
+        self._channel = OrderQueue(
+            stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources())))
+        )
         stack.callback(self._channel.close, messages.DISMISS)
         self._finalizer = weakref.finalize(self, stack.close)
         try:

@@ -176,8 +176,7 @@ def profiled() -> Iterator[None]:
             trace.recorder.on = was_on
             machine.wait_for_gpu()
     keeper.profile = _pack(rank, recorded)
-    log = call_log.of_this_process()
-    keeper.collectives = collectives_of(rank, log.calls()) if log else []
+    keeper.collectives = collectives_of(rank, log.calls()) if (log := call_log.of_this_process()) else []
 
 
 def take_profile() -> Profile | None:
