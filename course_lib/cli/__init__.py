@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The status is 0 on success, 1 on failure, 2 for bad arguments, 75 for a stopped job that can be resumed, and 130
     after Ctrl-C. The library's own errors are sentences for you; any other error is a bug, and raised.
     """
-    interrupt.take_over()
+    interrupt.raise_again()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # we print file names, which may contain any bytes
