@@ -328,6 +328,30 @@ def test_another_optimizer_is_refused(tmp_path):
         load_checkpoint(other, tmp_path)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_load_that_is_refused_leaves_the_strategy_as_it_was(tmp_path, trained):
+    """The last thing to be refused is a buffer, when the optimizer has made all that would be loaded into."""
+    decaying = partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5)
+    saved, loaded = (Single(model(3).double(), decaying, cross_entropy) for _ in range(2))
+    steps(saved, 0, 1)
+    save_checkpoint(saved, tmp_path, Position(1))
+    if trained:
+        steps(loaded, 0, 2)
+    loaded.model.register_buffer("more", torch.zeros(2))
+
+    def all_of_it() -> list[torch.Tensor]:
+        slots = [value for state in loaded.optimizer.state.values() for value in state.values()]
+        return [each.clone() for each in (*loaded.full_state().values(), *slots, *loaded.full_gradients().values())]
+
+    before = all_of_it()
+    with pytest.raises(CheckpointError, match="it has no buffer more"):
+        load_checkpoint(loaded, tmp_path)
+    after = all_of_it()
+    assert len(before) == len(after) == (15 * 5 if trained else 15)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert (loaded.updates, loaded.optimizer.param_groups[0]["lr"]) == (2 if trained else 0, 0.1)
+
+
 FILES = ["training.json", ".metadata", "__0_0.distcp", "SHA256SUMS"]
 
 

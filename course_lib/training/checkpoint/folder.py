@@ -27,7 +27,6 @@ FACTS = "training.json"
 CONTENTS = ".metadata"  # torch's table of contents
 LOCK = "writer.lock"
 COMPLETE = re.compile(r"update-(\d{8,})")
-BLOCK = 1 << 20  # bytes read at a time
 
 
 class CheckpointError(ValueError):
@@ -84,10 +83,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Return the description of the checkpoint at `path`."""
     try:
         facts = json.loads((path / FACTS).read_text())
-        position = Position(**facts["position"])
-        return Checkpoint(
-            path, position, facts["layout"], facts["parameters"], facts["notes"], facts.get("optimizer", "")
-        )
+        return Checkpoint(path, **{**facts, "position": Position(**facts["position"])})
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged ({FACTS}: {error}): remove it to resume from the previous") from error
 
@@ -127,12 +123,21 @@ def sums_of(files: Iterable[Path]) -> dict[str, str]:
     for path in files:
         digest = hashlib.sha256()
         with path.open("rb") as file:
-            while block := file.read(BLOCK):
+            while block := file.read(2**20):
                 digest.update(block)
         sums[path.name] = digest.hexdigest()
     return sums
 
 
+@contextlib.contextmanager
+def _in_a_sentence() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"the checkpoint cannot be written ({error}): check that the disk has room") from error
+
+
+@_in_a_sentence()
 def make_room(final: Path) -> Path:
     """Create a folder with a unique name to write a checkpoint into, and return its path.
 
@@ -153,6 +158,7 @@ def make_room(final: Path) -> Path:
     return temporary
 
 
+@_in_a_sentence()
 def complete(final: Path, temporary: Path, facts: Mapping[str, Any], sums: Mapping[str, str], keep: int) -> None:
     """Rename a checkpoint to its final name once it is on disk; then remove all but the last `keep`.
 
@@ -195,32 +201,47 @@ def locked(folder: Path) -> Iterator[None]:
     tells other machines, so a lock file that a process on another machine left counts, unless it was an earlier attempt
     of this job.
     """
-    path, made_folder = folder / LOCK, not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    job, host = _job(), socket.gethostname()
-    with path.open("a+") as file:
-        is_free = _flock(file)
-        file.seek(0)
-        holder = file.read()
-        was_here, was_this_job = holder.endswith(f" on {host}"), bool(job and restarts() and holder.startswith(job))
-        # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
-        was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        if is_free is False or was_removed or (holder and not was_this_job and not (is_free and was_here)):
-            raise CheckpointError(
-                f"{folder} is in use by {holder or 'another job'}: wait until it ends, or give another folder; "
-                f"if you know that it is dead, remove {path}"
-            )
-        file.truncate(0)
-        file.write(f"{job}process {os.getpid()} on {host}")
-        file.flush()
+    made_folder = not folder.exists()
+    with _lock(folder / LOCK) as file:
         try:
             yield
         finally:
             file.truncate(0)
             with contextlib.suppress(OSError):  # Windows removes no open file, and no system a folder in use
-                path.unlink(missing_ok=True)
+                (folder / LOCK).unlink(missing_ok=True)
                 if made_folder:
                     folder.rmdir()
+
+
+@_in_a_sentence()
+def _lock(path: Path) -> IO[str]:
+    """Return the lock file, with this process's name in it. The lock ends when it is closed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    job, host, file = _job(), socket.gethostname(), path.open("a+")
+    is_free: bool | None = True
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        is_free = False
+    except (ImportError, OSError):  # this system, or this file system, has no locks
+        is_free = None
+    file.seek(0)
+    holder = file.read()
+    was_here, was_this_job = holder.endswith(f" on {host}"), bool(job and restarts() and holder.startswith(job))
+    # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
+    was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
+    if is_free is False or was_removed or (holder and not was_this_job and not (is_free and was_here)):
+        file.close()
+        raise CheckpointError(
+            f"{path.parent} is in use by {holder or 'another job'}: wait until it ends, or give another folder; "
+            f"if you know that it is dead, remove {path}"
+        )
+    file.truncate(0)
+    file.write(f"{job}process {os.getpid()} on {host}")
+    file.flush()
+    return file
 
 
 def _job() -> str:
@@ -231,16 +252,3 @@ def _job() -> str:
     if run and run == os.environ.get("SLURM_JOB_ID"):
         return f"Slurm job {run}, "
     return f"torchrun at {os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}, "
-
-
-def _flock(file: IO[str]) -> bool | None:
-    """Lock an open file until it is closed. Returns whether it was free; None if this file system has no locks."""
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return None
-    return True

@@ -5,16 +5,15 @@ Most of these tensors are the strategy's own memory, so what is loaded into them
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from course_lib.machine import device
-from course_lib.strategies.base import StatesByMicroBatch, Strategy, rank_and_ranks
+from course_lib.strategies.base import Strategy, rank_and_ranks
 from course_lib.strategies.shards import NamedTensors, Offsets, Outlines, Shard
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.words import counted
@@ -46,12 +45,11 @@ class SplitTensor(Tensor):
         from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
         from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-        facts = [
-            TensorWriteData(chunk, TensorProperties(self.dtype), self.size()) for chunk in self.__create_chunk_list__()
-        ]
-        return [
-            WriteItem(MetadataIndex(name, each.chunk.offsets), WriteItemType.SHARD, tensor_data=each) for each in facts
-        ]
+        items, properties = [], TensorProperties(self.dtype)
+        for chunk in self.__create_chunk_list__():
+            data = TensorWriteData(chunk, properties, self.size())
+            items.append(WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data))
+        return items
 
     def __get_tensor_shard__(self, index: Any) -> Tensor:
         return self.pieces[tuple(index.offset)]
@@ -64,7 +62,7 @@ def copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def parameters_of(parts: Iterable[Outlines]) -> dict[str, list]:
+def parameters_of(parts: list[Outlines]) -> dict[str, list]:
     """Return the shape and dtype of each of the whole model's parameters, from the outlines of all ranks."""
     outlines = {name: outline for part in parts for name, outline in part.items()}
     return {name: [list(outline.shape), outline.dtype] for name, outline in sorted(outlines.items())}
@@ -72,16 +70,9 @@ def parameters_of(parts: Iterable[Outlines]) -> dict[str, list]:
 
 def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
     """Return which rank has which part. With the same layout, a rank can restore its random and carried states."""
-    layout = {
-        "strategy": type(strategy).__name__,
-        "ranks": len(parts),
-        "micro_batches": strategy.micro_batches,
-        "parts": [
-            {name: [outline.copy, [str(box) for box in outline.boxes]] for name, outline in part.items()}
-            for part in parts
-        ],
-    }
-    return json.loads(json.dumps(layout))  # as JSON reads it back: lists, not tuples
+    boxes = [{name: [each.copy, list(map(str, each.boxes))] for name, each in part.items()} for part in parts]
+    facts = {"strategy": type(strategy).__name__, "ranks": len(parts), "micro_batches": strategy.micro_batches}
+    return {**facts, "parts": boxes}
 
 
 def in_words(layout: Mapping[str, Any]) -> str:
@@ -92,42 +83,69 @@ def in_words(layout: Mapping[str, Any]) -> str:
 
 def tensors_of(strategy: Strategy) -> NamedTensors:
     """Return everything that this rank has. Each name includes the parameter or the rank that it belongs to."""
+    rank = rank_and_ranks()[0]
     tensors: NamedTensors = {}
-    for name, shard in strategy.shards().items():
-        tensors[_name(shard, f"model.{name}")] = _split(shard, shard.tensor)
-        tensors |= {_name(shard, slot): value for slot, value in _slots_of(strategy.optimizer, name, shard).items()}
-    tensors |= {f"{_this_rank()}buffer.{name}": buffer for name, buffer in strategy.model.named_buffers()}
-    tensors[f"{_this_rank()}random.cpu"] = torch.get_rng_state()
-    if device().type == "cuda":
-        tensors[f"{_this_rank()}random.cuda"] = torch.cuda.get_rng_state(device())
+    for _, weights, slots in _of_parameters(strategy):
+        tensors |= weights | slots
+    tensors |= {f"rank-{rank}.buffer.{name}": buffer for name, buffer in strategy.model.named_buffers()}
+    tensors[f"rank-{rank}.random.cpu"] = torch.get_rng_state()
+    if strategy.device.type == "cuda":
+        tensors[f"rank-{rank}.random.cuda"] = torch.cuda.get_rng_state(strategy.device)
     for micro_batch, of_blocks in strategy.states.items():
         for place, (h, c) in of_blocks.items():
             if h.numel():
-                key = f"{_this_rank()}state.{micro_batch}.{place}"
+                key = f"rank-{rank}.state.{micro_batch}.{place}"
                 tensors |= {f"{key}.h": h, f"{key}.c": c}
     return tensors
 
 
-def _name(shard: Shard, name: str, same_layout: bool = True) -> str:
-    """Return the name with the copy's number, if copies may differ between ranks. Other layouts load the first copy."""
-    return f"copy-{shard.copy}.{name}" if shard.copy and same_layout else name
-
-
-def _this_rank() -> str:
-    return f"rank-{rank_and_ranks()[0]}."
-
-
-def _slots_of(optimizer: Optimizer, name: str, shard: Shard) -> NamedTensors:
-    """Return what the optimizer keeps for a parameter, by names like `optimizer.blocks.0.lstm.bias_hh_l0.exp_avg`."""
-    state = optimizer.state.get(shard.tensor, {})
-    slots = {slot: torch.as_tensor(value) for slot, value in state.items() if value is not None}
-    for slot, value in slots.items():
-        if shard.ranges is not None and value.dim() and value.shape != shard.tensor.shape:
+def targets_of(strategy: Strategy, checkpoint: Checkpoint, saved: Mapping[str, Any]) -> NamedTensors:
+    """Return the tensors to load into, by their saved names. `saved` describes each tensor of the checkpoint."""
+    rank = rank_and_ranks()[0]
+    targets: NamedTensors = {}
+    for shard, weights, slots in _of_parameters(strategy, checkpoint.same_layout):
+        targets |= weights
+        if slots.keys() <= saved.keys():
+            targets |= slots
+        else:  # the parameter had not had a gradient yet
+            del strategy.optimizer.state[shard.tensor]
+    for name, buffer in strategy.model.named_buffers():
+        holders = [rank] if checkpoint.same_layout else range(checkpoint.layout["ranks"])
+        keys = [f"rank-{holder}.buffer.{name}" for holder in holders]
+        key = next((key for key in keys if key in saved and saved[key].size == buffer.shape), None)
+        if key is None:
             raise CheckpointError(
-                f"the optimizer keeps {slot} of shape {tuple(value.shape)} for {name}, which is split across ranks: "
-                "such state cannot be saved in parts. Use an optimizer whose state has the parameter's shape, like Adam"
+                f"{checkpoint.path} belongs to another model: it has no buffer {name} of shape {tuple(buffer.shape)}. "
+                "Give the model that it was trained with"
             )
-    return {f"optimizer.{name}.{slot}": _split(shard, value) for slot, value in slots.items()}
+        targets[key] = buffer
+    if checkpoint.same_layout:
+        for key, entry in saved.items():
+            if key.startswith((f"rank-{rank}.random.", f"rank-{rank}.state.")):
+                targets[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    return targets
+
+
+def _of_parameters(strategy: Strategy, same_layout: bool = True) -> Iterator[tuple[Shard, NamedTensors, NamedTensors]]:
+    """Yield each parameter's shard, its weights, and its optimizer's slots, like `optimizer.blocks.0.weight.exp_avg`.
+
+    If copies may differ between ranks, a name has the copy's number. Another layout loads the first copy.
+    """
+    for name, shard in strategy.shards().items():
+        copy = f"copy-{shard.copy}." if shard.copy and same_layout else ""
+        slots: NamedTensors = {}
+        for slot, number in strategy.optimizer.state.get(shard.tensor, {}).items():
+            if number is None:  # like the momentum of SGD without any
+                continue
+            value = torch.as_tensor(number)
+            if shard.ranges is not None and value.dim() and value.shape != shard.tensor.shape:
+                raise CheckpointError(
+                    f"the optimizer keeps {slot} of shape {tuple(value.shape)} for {name}, which is split across ranks:"
+                    " such state cannot be saved in parts. Use an optimizer whose state has the parameter's shape, like"
+                    " Adam"
+                )
+            slots[f"{copy}optimizer.{name}.{slot}"] = _split(shard, value)
+        yield shard, {f"{copy}model.{name}": _split(shard, shard.tensor)}, slots
 
 
 def _split(shard: Shard, values: Tensor) -> Tensor:
@@ -137,62 +155,54 @@ def _split(shard: Shard, values: Tensor) -> Tensor:
     return SplitTensor.of(shard.shape, values.dtype, dict(shard.pieces(values=values)))
 
 
-def targets_of(strategy: Strategy, checkpoint: Checkpoint, saved: Mapping[str, Any]) -> NamedTensors:
-    """Return the tensors to load into, by their saved names. `saved` describes each tensor of the checkpoint."""
-    same_layout, ranks = checkpoint.same_layout, range(checkpoint.layout["ranks"])
-    make_slots(strategy.optimizer)
-    check_same_optimizer(checkpoint, strategy.optimizer)
-    targets: NamedTensors = {}
-    for name, shard in strategy.shards().items():
-        targets[_name(shard, f"model.{name}", same_layout)] = _split(shard, shard.tensor)
-        slots = _slots_of(strategy.optimizer, name, shard)
-        slots = {_name(shard, slot, same_layout): value for slot, value in slots.items()}
-        if slots.keys() <= saved.keys():
-            targets |= slots
-        else:  # the parameter had not had a gradient yet
-            del strategy.optimizer.state[shard.tensor]
-    for name, buffer in strategy.model.named_buffers():
-        holders = [_this_rank()] if same_layout else [f"rank-{rank}." for rank in ranks]
-        keys = [f"{holder}buffer.{name}" for holder in holders]
-        key = next((key for key in keys if key in saved and saved[key].size == buffer.shape), None)
-        if key is None:
-            raise CheckpointError(
-                f"{checkpoint.path} belongs to another model: it has no buffer {name} of shape {tuple(buffer.shape)}. "
-                "Give the model that it was trained with"
-            )
-        targets[key] = buffer
-    if same_layout:
-        own = (f"{_this_rank()}random.", f"{_this_rank()}state.")
-        tensors = {key: entry for key, entry in saved.items() if key.startswith(own)}
-        targets |= {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in tensors.items()}
-    return targets
+@contextlib.contextmanager
+def slots_to_load(optimizer: Optimizer) -> Iterator[None]:
+    """Let an optimizer make its state, to load into; if the load is refused, the state is as before.
 
-
-def make_slots(optimizer: Optimizer) -> None:
-    """Let an optimizer make its state, to load into, by a step on zero gradients. The load overwrites the weights."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    if not all(optimizer.state.get(parameter) for parameter in parameters):
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+    It steps on zero gradients at a learning rate of 0, which changes no weight, not even with weight decay.
+    """
+    before = {parameter: dict(slots) for parameter, slots in optimizer.state.items()}
+    parameters = trained_by(optimizer)
+    gradients = [parameter.grad for parameter in parameters]
+    rates = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
+    try:
+        for parameter in parameters:  # the step leaves out those without a gradient
+            parameter.grad = None if before.get(parameter) else torch.zeros_like(parameter)
+        for group, rate in rates:
+            group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
         optimizer.step()
-        optimizer.zero_grad()
+    finally:
+        for group, rate in rates:
+            group["lr"] = rate
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
     for slots in optimizer.state.values():
         slots |= {slot: torch.tensor(value) for slot, value in slots.items() if isinstance(value, int | float)}
+    try:
+        yield
+    except Exception:
+        optimizer.state.clear()
+        optimizer.state.update(before)
+        raise
+
+
+def trained_by(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters that the optimizer changes: a rank whose blocks are all frozen has none."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
     """Set this rank's random number generators and carried states to those that were loaded, if any."""
-    if (state := loaded.get(f"{_this_rank()}random.cpu")) is not None:
-        torch.set_rng_state(state)
-    if (state := loaded.get(f"{_this_rank()}random.cuda")) is not None and device().type == "cuda":
-        torch.cuda.set_rng_state(state, device())
-    states: StatesByMicroBatch = {}
-    for key in loaded:
-        if key.startswith(f"{_this_rank()}state.") and key.endswith(".h"):
+    own, strategy.states = f"rank-{rank_and_ranks()[0]}.", {}
+    for key, value in loaded.items():
+        if key == f"{own}random.cpu":
+            torch.set_rng_state(value)
+        elif key == f"{own}random.cuda" and strategy.device.type == "cuda":
+            torch.cuda.set_rng_state(value, strategy.device)
+        elif key.startswith(f"{own}state.") and key.endswith(".h"):
             micro_batch, place = map(int, key.split(".")[2:4])
-            h, c = (loaded[key[:-1] + letter].to(strategy.device) for letter in "hc")
-            states.setdefault(micro_batch, {})[place] = (h, c)
-    strategy.states = states
+            h, c = value.to(strategy.device), loaded[f"{key[:-1]}c"].to(strategy.device)
+            strategy.states.setdefault(micro_batch, {})[place] = (h, c)
 
 
 def describe_optimizer(optimizer: Optimizer) -> str:
@@ -204,7 +214,8 @@ def describe_optimizer(optimizer: Optimizer) -> str:
 def check_same_optimizer(checkpoint: Checkpoint, optimizer: Optimizer) -> None:
     """Refuse a checkpoint from an optimizer that keeps different state: another class, or other options."""
     saved, current = checkpoint.optimizer, describe_optimizer(optimizer)
-    if saved and current != saved and not current.startswith(f"{saved} ("):  # version 1.0 saved the name alone
+    is_same = current == saved or current.startswith(f"{saved} (")  # version 1.0 saved the name alone
+    if saved and trained_by(optimizer) and not is_same:
         raise CheckpointError(
             f"{checkpoint.path} was saved with {saved}, and this run has {current}, which keeps different state: "
             "continue with the same optimizer, with the same options"
@@ -213,16 +224,13 @@ def check_same_optimizer(checkpoint: Checkpoint, optimizer: Optimizer) -> None:
 
 def check_same_model(checkpoint: Checkpoint, parameters: Mapping[str, list]) -> None:
     """Refuse a checkpoint whose parameters have different names, shapes or dtypes."""
-
-    def describe(name: str, parameters: Mapping[str, list]) -> str:
-        if name not in parameters:
-            return f"no {name}"
-        shape, dtype = parameters[name]
-        return f"{name} of shape {tuple(shape)} in {dtype.removeprefix('torch.')}"
-
     for name in sorted(checkpoint.parameters.keys() | parameters.keys()):
-        if checkpoint.parameters.get(name) != parameters.get(name):
+        descriptions = []
+        for shape, dtype in (each.get(name, ((), "")) for each in (checkpoint.parameters, parameters)):
+            described = f"{name} of shape {tuple(shape)} in {dtype.removeprefix('torch.')}"
+            descriptions.append(described if dtype else f"no {name}")
+        if descriptions[0] != descriptions[1]:
             raise CheckpointError(
-                f"{checkpoint.path} belongs to another model: it has {describe(name, checkpoint.parameters)}, and this "
-                f"one has {describe(name, parameters)}. Give the model, sizes and dtype that it was trained with"
+                f"{checkpoint.path} belongs to another model: it has {descriptions[0]}, and this one has "
+                f"{descriptions[1]}. Give the model, sizes and dtype that it was trained with"
             )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,40 +49,7 @@ def save_checkpoint(
     The checkpoint has a temporary name until its last byte is written, so after a crash at any moment you can resume
     from the previous one.
     """
-    return _begin(strategy, folder, position, notes, keep).write(state.tensors_of(strategy))
-
-
-@dataclass(frozen=True)
-class Save:
-    """A checkpoint being written, still under its temporary name. The ranks communicate through `group`."""
-
-    final: Path
-    temporary: Path
-    facts: dict[str, Any]
-    keep: int
-    group: dist.ProcessGroup | None = None
-
-    def write(self, tensors: NamedTensors) -> Path:
-        """Write this rank's part, and rename the checkpoint when all ranks have. All ranks must call this."""
-        import torch.distributed.checkpoint as dcp  # which takes a second
-
-        try:
-            dcp.save(tensors, storage_writer=dcp.FileSystemWriter(self.temporary), process_group=self.group)
-        except dcp.CheckpointException as error:  # raised on every rank, no matter which one failed
-            on_rank_0(lambda: shutil.rmtree(self.temporary, ignore_errors=True), self.group)
-            rank, (cause, _) = next(iter(error.failures.items()))
-            raise CheckpointError(
-                f"rank {rank} cannot write its part of {self.final} ({_reason(cause)}): check that the disk has room"
-            ) from error
-        rank, ranks = rank_and_ranks()
-        local_sums = sums_of(sorted(self.temporary.glob(f"__{rank}_*.distcp")))
-        sums = [local_sums] * ranks
-        if dist.is_initialized():
-            dist.all_gather_object(sums, local_sums, group=self.group)
-        of_all_ranks = {name: digest for of_rank in sums for name, digest in of_rank.items()}
-        with _in_a_sentence():
-            on_rank_0(lambda: complete(self.final, self.temporary, self.facts, of_all_ranks, self.keep), self.group)
-        return self.final
+    return _begin(strategy, folder, position, notes, keep)(state.tensors_of(strategy))
 
 
 def _begin(
@@ -91,8 +59,11 @@ def _begin(
     notes: dict[str, Any] | None,
     keep: int = CHECKPOINTS_KEPT,
     group: dist.ProcessGroup | None = None,
-) -> Save:
-    """Create the temporary folder and the description, after checking that the parts form the whole model."""
+) -> Callable[[NamedTensors], Path]:
+    """Return a function that writes the checkpoint, in which the ranks communicate through `group`.
+
+    Checks before that the parts form the whole model, and creates the temporary folder.
+    """
     if keep < 1:
         raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
     final = Path(folder) / f"update-{position.updates:08d}"
@@ -105,33 +76,52 @@ def _begin(
         "notes": notes or {},
         "optimizer": state.describe_optimizer(strategy.optimizer) if any(strategy.optimizer.state.values()) else "",
     }
-    with _in_a_sentence():
-        return Save(final, on_rank_0(lambda: make_room(final)), facts, keep, group)
+    return partial(_write, final, on_rank_0(lambda: make_room(final)), facts, keep, group)
 
 
-@contextlib.contextmanager
-def _in_a_sentence() -> Iterator[None]:
+def _write(
+    final: Path,
+    temporary: Path,
+    facts: dict[str, Any],
+    keep: int,
+    group: dist.ProcessGroup | None,
+    tensors: NamedTensors,
+) -> Path:
+    """Write this rank's part, and rename the checkpoint when all ranks have. All ranks must call this."""
+    import torch.distributed.checkpoint as dcp  # which takes a second
+
     try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"the checkpoint cannot be written ({error}): check that the disk has room") from error
+        dcp.save(tensors, storage_writer=dcp.FileSystemWriter(temporary), process_group=group)
+    except dcp.CheckpointException as error:  # raised on every rank, no matter which one failed
+        on_rank_0(lambda: shutil.rmtree(temporary, ignore_errors=True), group)
+        rank, reason = _first_failure(error)
+        raise CheckpointError(
+            f"rank {rank} cannot write its part of {final} ({reason}): check that the disk has room"
+        ) from error
+    rank, ranks = rank_and_ranks()
+    local_sums = sums_of(sorted(temporary.glob(f"__{rank}_*.distcp")))
+    sums = [local_sums] * ranks
+    if dist.is_initialized():
+        dist.all_gather_object(sums, local_sums, group=group)
+    of_all_ranks = {name: digest for of_rank in sums for name, digest in of_rank.items()}
+    on_rank_0(lambda: complete(final, temporary, facts, of_all_ranks, keep), group)
+    return final
 
 
-def _reason(cause: BaseException) -> str:
-    """Return the reason for a failed write, in a few words: torch wraps the error of the disk in its own."""
+def _first_failure(error: Any) -> tuple[int, str]:
+    """Return the first rank that failed to write or read, and why: torch wraps the error of the disk in its own."""
+    rank, (cause, _) = next(iter(error.failures.items()))
     while not isinstance(cause, OSError) and (cause.__cause__ or cause.__context__):
-        cause = cause.__cause__ or cause.__context__ or cause
-    if isinstance(cause, OSError) and cause.strerror:
-        return cause.strerror
-    return (str(cause).splitlines() or [type(cause).__name__])[0]
+        cause = cause.__cause__ or cause.__context__
+    strerror = cause.strerror if isinstance(cause, OSError) else None
+    return rank, strerror or (str(cause).splitlines() or [type(cause).__name__])[0]
 
 
 @contextlib.contextmanager
 def writing_into(folder: str | Path) -> Iterator[None]:
     """Inside this context, no other job may write into `folder`. All ranks must call this."""
     with contextlib.ExitStack() as stack:
-        with _in_a_sentence():
-            on_rank_0(lambda: stack.enter_context(locked(Path(folder))))
+        on_rank_0(lambda: stack.enter_context(locked(Path(folder))))
         yield
 
 
@@ -154,9 +144,9 @@ class BackgroundSaver:
     ) -> None:
         """Start writing a checkpoint once the last one is complete. Raises the last one's error, if it failed."""
         self.wait()
-        save = _begin(strategy, folder, position, notes, group=self._group)
+        write = _begin(strategy, folder, position, notes, group=self._group)
         copies = {name: state.copied(tensor) for name, tensor in state.tensors_of(strategy).items()}
-        self._pending = self._thread.submit(save.write, copies)
+        self._pending = self._thread.submit(write, copies)
 
     def is_writing(self) -> bool:
         """Return whether this rank is still writing or renaming the last checkpoint."""
@@ -206,14 +196,16 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     layout = state.layout_of(strategy, parts)
     checkpoint = replace(checkpoint, same_layout=checkpoint.layout == layout)
     reader = dcp.FileSystemReader(checkpoint.path)
-    try:
+    with state.slots_to_load(strategy.optimizer):
+        state.check_same_optimizer(checkpoint, strategy.optimizer)
         targets = state.targets_of(strategy, checkpoint, reader.read_metadata().state_dict_metadata)
-        dcp.load(targets, storage_reader=reader)
-    except dcp.CheckpointException as error:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        raise CheckpointError(
-            f"{checkpoint.path} cannot be read (rank {rank}: {_reason(cause)}): remove it to resume from the previous"
-        ) from error
+        try:
+            dcp.load(targets, storage_reader=reader)
+        except dcp.CheckpointException as error:
+            rank, reason = _first_failure(error)
+            raise CheckpointError(
+                f"{checkpoint.path} cannot be read (rank {rank}: {reason}): remove it to resume from the previous"
+            ) from error
     state.restore_rank(strategy, targets)
     strategy.updates = checkpoint.position.updates
     if strategy.carry_state and not checkpoint.same_layout:
