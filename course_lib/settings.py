@@ -32,7 +32,7 @@ class Settings:
     data: str = setting(
         "adding",
         "default: the adding problem; your own function returns data with a length and batch(indices); a text "
-        "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-..., or in ~/.cache/course",
+        "FILE is tokenized once, and its tokens are cached next to it, in FILE.tokens-...",
         metavar="adding|text|FILE|FILE.py:FUNCTION",
     )
     model: str | None = setting(
