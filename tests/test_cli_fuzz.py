@@ -22,20 +22,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from traitlets.utils.importstring import import_item
 
 from course_lib import cli, doctor, lab
 from course_lib.checks import exercises
 from course_lib.checks.report import Report
 from course_lib.cli.arguments import Parser
-from course_lib.doctor import health
-from course_lib.doctor.health import RankHealth
-from course_lib.grading import grader
-from course_lib.lab import desk
 from course_lib.launchers import torchrun
 from course_lib.launchers.tracing.trace_file import write_trace
-from course_lib.pictures.picture import Picture
-from course_lib.training import job as training_job
 from course_lib.training.log import Log, Record
 
 SECONDS = 5.0  # for one command
@@ -182,36 +175,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     write_trace(tmp_path / "trace.json", 1, [])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(cli.training, "warm_up", lambda: None)
-    monkeypatch.setattr(cli.grading, "warm_up", lambda: None)
-    monkeypatch.setattr(cli.desk, "warm_up", lambda: None)
-    monkeypatch.setattr(health, "launch", lambda *_, **__: [MEASURED])
-    monkeypatch.setattr(torchrun, "launch", stub_of_launch)
-    monkeypatch.setattr(training_job, "launch", stub_of_launch)
-    monkeypatch.setattr(lab.os, "execve", opens)
-    monkeypatch.setattr(desk, "course_folder", lambda: tmp_path / "in")  # a small one
     monkeypatch.setenv("HOME", str(tmp_path / "folder"))
-    monkeypatch.setattr(lab.os, "chdir", lambda _: None)
-    monkeypatch.setattr(doctor, "examine", doctor.MachineReport)
-    monkeypatch.setattr(doctor.MachineReport, "__str__", lambda _: "")
-    monkeypatch.setattr("course_lib.checks.check", lambda number, _: Report(exercises()[number]))
     monkeypatch.setattr(cli, "make_parser", cache(cli.make_parser))
-    monkeypatch.setattr(grader, "Grader", StubOfGrader)
-    monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
-    monkeypatch.setattr(grader, "secret_of_class", lambda _: b"1")
-    monkeypatch.setattr(grader, "write_gradebook", lambda *_: None)
-    for name in ("exchange.release", "exchange.collect"):
-        monkeypatch.setattr(
-            f"course_lib.classroom.{name}", only_in(tmp_path, import_item(f"course_lib.classroom.{name}"))
-        )
-    monkeypatch.setattr("course_lib.classroom.server.serve", opens)
-    monkeypatch.setattr("course_lib.classroom.server.hub.serve_in_hub", opens)
-    monkeypatch.setattr("course_lib.classroom.slides.slides_page", lambda *_: "")
-    monkeypatch.setattr(Picture, "save", lambda self, path: Path(path).write_text(""))
+    for place, stub in STUBS.items():
+        monkeypatch.setattr(place, stub)
     return tmp_path
 
 
-MEASURED = RankHealth("host", "CPU", False, 1.0, 1.0, {}, [], False)
 CELL = "def average_gradients(model):\n    pass\n"
 
 
@@ -223,32 +193,25 @@ def opens(*_, **__):
     raise Opened
 
 
-def only_in(folder: Path, work: Callable) -> Callable:
-    """The same, but nothing is done to folders of this machine: `/` is a name that is tried."""
-
-    def carefully(*given, **options):
-        places = [one.resolve() for one in given if isinstance(one, Path)]
-        if not all(place.is_relative_to(folder.resolve()) for place in places):
-            return []
-        return work(*given, **options)
-
-    return carefully
-
-
-class StubOfGrader:
-    def __init__(self, *_, **__):
-        pass
-
-    checks = ""
-
-    def grade(self, *_, **__):
-        return []
-
-    def merged(self, *_):
-        return []
-
-    def write(self, *_):
-        pass
+# The long part of each command's work.
+STUBS = {
+    **dict.fromkeys([f"course_lib.cli.{group}.warm_up" for group in ("desk", "grading", "training")], lambda: None),
+    "course_lib.launchers.torchrun.launch": stub_of_launch,
+    "course_lib.training.job.launch": stub_of_launch,
+    "course_lib.doctor.examine": doctor.Report,
+    "course_lib.doctor.Report.__str__": lambda _: "",
+    "course_lib.doctor.health.examine_ranks": lambda *_, **__: opens(),
+    "course_lib.lab.open_lab": opens,
+    "course_lib.lab.update_desk": lambda _: "",
+    "course_lib.checks.check": lambda number, _: Report(exercises()[number]),
+    "course_lib.grading.grader.grade": lambda **_: "",
+    "course_lib.classroom.exchange.release": lambda *_: [],
+    "course_lib.classroom.exchange.collect": lambda *_: "",
+    "course_lib.classroom.server.serve": opens,
+    "course_lib.classroom.server.hub.serve_in_hub": opens,
+    "course_lib.classroom.slides.slides_page": lambda *_: "",
+    "course_lib.pictures.picture.Picture.save": lambda self, path: Path(path).write_text(""),
+}
 
 
 def trouble(folder: Path, words: list[str], must_refuse: bool = False) -> str | None:

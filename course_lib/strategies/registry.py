@@ -113,15 +113,18 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return value
     if Placement in kinds and isinstance(value, tuple | list) and all(type(stage) is int for stage in value):
         return Placement(tuple(value))
-    is_a_number = isinstance(value, int | float) and not isinstance(value, bool)
-    fits = isinstance(value, kinds) or (float in kinds and is_a_number)
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    fits = isinstance(value, kinds) or (float in kinds and number is not None)
     if isinstance(value, bool):  # Python says that True is an int
         fits = bool in kinds
     words = ", or ".join(word for kind, word in IN_WORDS.items() if kind in kinds)
     if float in kinds and type(None) in kinds:  # a limit: None says that there is none, so 0 says nothing
-        fits, words = value is None or (is_a_number and value > 0), "a number above 0, or None"
+        fits, words = value is None or (number is not None and number > 0), "a number above 0, or None"
     if name in PIECES and value is not None:
-        fits, words = fits and 1 <= value <= MOST_PIECES, f"a whole number from 1 to {MOST_PIECES}"
+        fits, words = (
+            number is not None and fits and 1 <= number <= MOST_PIECES,
+            f"a whole number from 1 to {MOST_PIECES}",
+        )
     if not fits:
         advice = f"give {words}" if words else "this can only be set in code; leave it out"
         raise ValueError(f"{name}={value}: {advice}")
