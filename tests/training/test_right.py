@@ -31,15 +31,15 @@ class Kept(nn.Module):
 
     def __init__(self, width, file=None):
         super().__init__()
-        self.norm, self.drop, self.width = nn.BatchNorm1d(width), nn.Dropout(0.5), width
-        self.alone = os.environ["WORLD_SIZE"] == "1"  # BatchNorm mixes sequences, so only one rank may have it
+        alone = os.environ["WORLD_SIZE"] == "1"  # BatchNorm mixes sequences, so only one rank may have it
+        self.norm = nn.BatchNorm1d(width) if alone else nn.LayerNorm(width)
+        self.drop, self.width = nn.Dropout(0.5), width
 
     def forward(self, inputs, state=None):
-        if self.alone:
-            inputs = self.norm(inputs.flatten(0, 1)).view_as(inputs)
-        outputs = self.drop(inputs)
+        outputs = self.drop(self.norm(inputs.flatten(0, 1)).view_as(inputs))
+        seen = int(getattr(self.norm, "num_batches_tracked", 0))
         with open(f"dropped.{os.environ['RANK']}", "a") as file:
-            file.write(f"{(outputs == 0).sum(dim=(0, 1)).tolist()} {self.norm.num_batches_tracked.item()}\\n")
+            file.write(f"{(outputs == 0).sum(dim=(0, 1)).tolist()} {seen}\\n")
         return outputs, None
 
 def blocks(features, outputs, hidden):
