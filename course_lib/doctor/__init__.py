@@ -16,6 +16,7 @@ from course_lib import machine
 from course_lib.launchers import LaunchError, launch
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.local import start_method
+from course_lib.words import memory_in_words
 
 __all__ = ["Fact", "MachineReport", "examine"]
 
@@ -67,7 +68,7 @@ def examine() -> MachineReport:
     cores, total = machine.cores(), machine.memory_bytes()
     take_turns = "with one core, ranks take turns: trust paced timelines, not measured times" if cores == 1 else ""
     low = "low: use at most 2 ranks" if total is not None and total < 3 << 30 else ""
-    memory = "unknown" if total is None else f"{total / 2**30:.1f} GiB"
+    memory = "unknown" if total is None else memory_in_words(total)
     report.facts += [Fact("cores", str(cores), take_turns), Fact("memory", memory, low), _jupyter()]
     if report.course_can_run:
         report.facts += [_gpus(), *_nccl(), _ranks(), _grading(), _trial()]

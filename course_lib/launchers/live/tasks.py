@@ -1,7 +1,8 @@
 """What runs inside a live rank: one task after another, while its variables stay in the main module.
 
-A task is a call whose first argument is the `LiveRank`. Meanwhile, a thread takes orders. To end a task, it sends the
-main thread SIGINT, like Ctrl-C, and it can cut the connections of the process group to end a wait in it.
+A task is a call whose first argument is the `LiveRank`; ranks that have no part in it skip it. Meanwhile, a thread
+takes orders. To end a task, it sends the main thread SIGINT, like Ctrl-C, and it can cut the connections of the process
+group to end a wait in it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from course_lib import machine
@@ -66,8 +67,8 @@ class LiveRank:
             started_at = time.monotonic()
             try:
                 self._in_task = True  # SIGINT has an effect only in here
-                call, arguments, keywords = pickling.unpack(task.call)
-                value = call(self, *arguments, **keywords)
+                call, (ranks, *arguments), _ = pickling.unpack(task.call)
+                value = call(self, *arguments) if self.process.rank in ranks else None
                 machine.wait_for_gpu()
             except SystemExit as leaving:
                 if leaving.code not in (None, 0):
@@ -100,12 +101,8 @@ class LiveRank:
                 signal.pthread_kill(main, signal.SIGINT)
 
 
-def run_cell(
-    rank: LiveRank, ranks: Sequence[int], values: Packed, code: str, name: str, sources: Mapping[str, tuple]
-) -> cell.Shown | None:
-    """Run a cell, if this is one of `ranks`. `values` holds what the notebook sends for names that are missing here."""
-    if rank.process.rank not in ranks:
-        return None
+def run_cell(rank: LiveRank, values: Packed, code: str, name: str, sources: Mapping[str, tuple]) -> cell.Shown | None:
+    """Run a cell. `values` holds what the notebook sends for names that are missing here."""
     linecache.cache.update(sources)
     for missing_name, value in pickling.unpack(pickling.unwrap(values)).items():
         rank.names.setdefault(missing_name, value)
@@ -115,26 +112,23 @@ def run_cell(
     return cell.show(value)
 
 
-def push(rank: LiveRank, ranks: Sequence[int], values: Packed) -> None:
-    """Assign names on this rank, if it is one of `ranks`."""
-    if rank.process.rank in ranks:
-        rank.names.update(pickling.unpack(pickling.unwrap(values)))
+def push(rank: LiveRank, values: Packed) -> None:
+    """Assign names on this rank."""
+    rank.names.update(pickling.unpack(pickling.unwrap(values)))
 
 
-def pull(rank: LiveRank, ranks: Sequence[int], name: str) -> Any:
-    """Return the value of a name, if this is one of `ranks`."""
-    if rank.process.rank not in ranks:
-        return None
+def pull(rank: LiveRank, name: str) -> Any:
+    """Return the value of a name."""
     if name not in rank.names:
         raise NameError(f"there is no {name!r} on this rank")
     return pickling.save_if_large(rank.names[name], rank.folder)
 
 
-def report_names(rank: LiveRank, ranks: Sequence[int]) -> None:
+def report_names(rank: LiveRank) -> None:
     """Do no work: every task reports the names on its rank anyway."""
 
 
-def rejoin(rank: LiveRank, ranks: Sequence[int], generation: int) -> list[str]:
+def rejoin(rank: LiveRank, generation: int) -> list[str]:
     """Make a new process group with all ranks. Returns the names of variables that still hold an old one.
 
     Groups that the previous call destroyed are freed only now, when their threads have nothing left to do. Freeing a
