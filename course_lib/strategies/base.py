@@ -164,7 +164,7 @@ class Strategy:
         """Return the pieces that an earlier rank adds to the norm. All ranks of the model must call this."""
         outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
         earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
-        return {(name, box.offsets) for name, boxes in earlier for box in boxes}
+        return {(name, tuple(span.start for span in box)) for name, boxes in earlier for box in boxes}
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's shard of each parameter, by the parameter's name in the whole model."""
@@ -178,16 +178,11 @@ class Strategy:
 
     def full_state(self) -> NamedTensors:
         """Return the whole model's parameters by name, on the CPU, even if it is split. All ranks must call this."""
-        if self.model_group is not None:
-            return join(self.shards(), self.model_group)
-        return {name: shard.tensor.detach().cpu().clone() for name, shard in self.shards().items()}
+        return join(self.shards(), self.model_group)
 
     def full_gradients(self) -> NamedTensors:
         """Return the whole model's gradients from the last step, like `full_state`. Frozen parameters have none."""
-        if self.model_group is not None:
-            return join(self.shards(), self.model_group, gradients=True)
-        gradients = {name: shard.tensor.grad for name, shard in self.shards().items()}
-        return {name: gradient.cpu().clone() for name, gradient in gradients.items() if gradient is not None}
+        return join(self.shards(), self.model_group, gradients=True)
 
     def checked_loss(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss and its count; the first update checks the count against the mask, which is known earlier."""

@@ -21,7 +21,20 @@ from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strate
 from course_lib.trace import labelled, span
 
 
-class DDP(Strategy):
+class DataParallel(Strategy):
+    """What all data parallelism has in common: a share of the sequences for each rank, and one count of all steps."""
+
+    def share(self, batch: Batch) -> Batch:
+        """Return sequences rank, rank + ranks, ...: in a stream's windows, a rank always gets the same streams."""
+        return batch.shard(self.rank, self.ranks)
+
+    def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum both over the ranks in one message. The gradients follow during the backward pass."""
+        total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
+        return total, count
+
+
+class DDP(DataParallel):
     """PyTorch's DistributedDataParallel, with the loss divided once, by the global count.
 
     DistributedDataParallel takes the *mean* of the ranks' gradients. If ranks count different numbers of steps, the
@@ -47,15 +60,6 @@ class DDP(Strategy):
         self.model.one_call = None if self.ranks == 1 else False
         # This copies rank 0's weights to all ranks.
         self.parallel = DistributedDataParallel(self.model, bucket_cap_mb=bucket_cap_mb)
-
-    def share(self, batch: Batch) -> Batch:
-        """Return sequences rank, rank + ranks, ...: in a stream's windows, a rank always gets the same streams."""
-        return batch.shard(self.rank, self.ranks)
-
-    def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum both over the ranks in one message. The gradients follow during the backward pass."""
-        total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
-        return total, count
 
     def forward(self, inputs: Tensor, states: States | None) -> tuple[Tensor, States]:
         return self.parallel(inputs, states)

@@ -19,8 +19,8 @@ from course_lib.data import Batch
 from course_lib.data.batch import check_at_least
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, sum_over_ranks
-from course_lib.strategies.ddp import accumulate
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, broadcast_weights
+from course_lib.strategies.ddp import DataParallel, accumulate
 from course_lib.strategies.mesh import mesh_of
 from course_lib.strategies.shards import Shard, is_sharded, local_rows
 from course_lib.strategies.zero import all_gather, keep_weights_where_they_are, reduce_scatter
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 
-class FSDP(Strategy):
+class FSDP(DataParallel):
     """PyTorch's `fully_shard` on every block, with the loss divided once, by the global count.
 
     A rank gets the same sequences as with DDP, but stores only its rows of the parameters, gradients and optimizer
@@ -66,19 +66,10 @@ class FSDP(Strategy):
         self.model_group = self.mesh.get_group("shard")
         self.micro_batches, self.shares = micro_batches, self.ranks
 
-    def share(self, batch: Batch) -> Batch:
-        """Return sequences rank, rank + ranks, ..., as in DDP: ranks that share one model read different ones."""
-        return batch.shard(self.rank, self.ranks)
-
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         if self.micro_batches == 1:
             return super().forward_backward(batch)
         return accumulate(self, batch, self.without_sending)
-
-    def sum_counts(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum both over the ranks in one message. The gradients follow during the backward pass."""
-        total, count = sum_over_ranks(torch.stack([total, count.to(total.dtype)]))
-        return total, count
 
     def precision(self) -> contextlib.AbstractContextManager:
         """Return a context that does nothing: gathered blocks are already in the requested precision."""

@@ -31,7 +31,7 @@ from course_lib.data import Batch
 from course_lib.planning.actions import Action, Layout, Step, producer_of
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
-from course_lib.strategies.point_to_point import PendingSend
+from course_lib.strategies.point_to_point import PendingMessage
 from course_lib.strategies.stage import Stage
 from course_lib.trace import span
 
@@ -58,7 +58,7 @@ class Mail:
         self.local: dict[Action, Tensor] = {}  # tensors passed on this rank, by the action that takes each one
         self.ready: dict[Action, Tensor] = {}  # tensors to send, by the action that made each one
         self.posted: dict[Action, Callable[[], Tensor]] = {}  # receives, by the action that takes each one
-        self.sent: dict[int, list[tuple[int, PendingSend]]] = defaultdict(list)  # with the index of its consumer
+        self.sent: dict[int, list[tuple[int, PendingMessage]]] = defaultdict(list)  # with the index of its consumer
 
     def receive(self, action: Action) -> Tensor:
         """Return the tensor that `action` needs from another part of the model."""

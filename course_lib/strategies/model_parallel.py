@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,8 +28,7 @@ class Segment:
     width: int  # of its outputs
 
 
-@dataclass
-class SavedForward:
+class SavedForward(NamedTuple):
     """The two ends of the graph that a segment's forward pass saves for its backward pass."""
 
     inputs: Tensor
@@ -63,18 +62,25 @@ class ModelParallel(Strategy):
         self.segments = segments_of(model, placement)
         hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]
         point_to_point.connect([*hops, *((to, source) for source, to in reversed(hops))])
-        self._models: dict[Segment, SequenceModel] = {}
+        self.parts = {  # made once, because layers that run in one call remember their weights' memory layout
+            number: self.model.part(segment.places[0], segment.places[-1] + 1)
+            for number, segment in enumerate(self.segments)
+            if segment.rank == rank
+        }
         self.dtype = next(model.parameters()).dtype
         self.message_dtype = self.autocast or self.dtype
 
     def forward_backward(self, batch: Batch) -> tuple[Tensor, Tensor, StatesByMicroBatch]:
         """Run this rank's segments forward, each when its inputs arrive, and then backward in reverse order."""
         count, states = batch.mask.sum(), {}
-        local_segments = [number for number, segment in enumerate(self.segments) if segment.rank == self.rank]
-        saved = {number: self.forward_segment(number, batch, states) for number in local_segments}
-        for number in reversed(local_segments):
+        saved = {number: self.forward_segment(number, batch, states) for number in self.parts}
+        for number in reversed(self.parts):
             self.backward_segment(number, saved[number], self.divisor(count))
-        return self._total_for_all(saved), count, {0: states}
+        last_forward = saved.get(len(self.segments) - 1)
+        total = last_forward.outputs.detach() if last_forward else torch.zeros((), dtype=self.dtype, device=self.device)
+        with span("communication"):
+            dist.broadcast(total, self.segments[-1].rank)
+        return total, count, {0: states}
 
     def computing(self, name: str, segment: Segment) -> AbstractContextManager:
         """Return the span in which a segment computes its `forward` or `backward` pass. Override this to pace it."""
@@ -97,7 +103,7 @@ class ModelParallel(Strategy):
             before = self.segments[number - 1]
             inputs = self.receive((batch.steps, batch.sequences, before.width), before.rank).requires_grad_()
         with self.computing("forward", segment), self.precision():
-            outputs, new_states = self._part(segment)(inputs, self.states.get(0))
+            outputs, new_states = self.parts[number](inputs, self.states.get(0))
             states.update(new_states)
             if number == len(self.segments) - 1:
                 return SavedForward(inputs, self.checked_loss(outputs, batch)[0])
@@ -115,20 +121,6 @@ class ModelParallel(Strategy):
                 outputs.backward(gradient)
         if number > 0:
             self.send(point_to_point.gradient_of(saved.inputs), self.segments[number - 1].rank)
-
-    def _part(self, segment: Segment) -> SequenceModel:
-        """Return the segment's blocks, cached: layers that run in one call remember their weights' memory layout."""
-        if segment not in self._models:
-            self._models[segment] = self.model.part(segment.places[0], segment.places[-1] + 1)
-        return self._models[segment]
-
-    def _total_for_all(self, saved: dict[int, SavedForward]) -> Tensor:
-        """Return the summed loss on every rank; the last segment's rank broadcasts it."""
-        last_forward = saved.get(len(self.segments) - 1)
-        total = last_forward.outputs.detach() if last_forward else torch.zeros((), dtype=self.dtype, device=self.device)
-        with span("communication"):
-            dist.broadcast(total, self.segments[-1].rank)
-        return total
 
 
 def segments_of(model: SequenceModel, placement: Placement) -> list[Segment]:

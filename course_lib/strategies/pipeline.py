@@ -175,11 +175,6 @@ class Execution:
         return max(int(held.activations) for held in self.held)
 
     @property
-    def peak_for_weights(self) -> int:
-        """The largest number of pieces that waited for their weight gradients at once."""
-        return max(int(held.for_weights) for held in self.held)
-
-    @property
     def last_actions(self) -> dict[int, int]:
         """For each virtual stage, the index of the action after which its gradients are final, lowest index first."""
         last_action = {

@@ -17,47 +17,33 @@ from course_lib import machine
 
 
 @dataclass
-class PendingSend:
-    """A message being sent. The sender continues; `buffer` must stay alive until the message has been sent."""
-
-    buffer: Tensor
-    work: dist.Work | None
-
-    def wait(self) -> None:
-        """Wait until the message has been sent. Later calls return at once: gloo would hang on a second wait."""
-        work, self.work = self.work, None
-        if work is not None:
-            work.wait()
-
-    @property
-    def is_completed(self) -> bool:
-        return self.work is None or self.work.is_completed()
-
-
-@dataclass
-class PendingReceive:
-    """A message being received."""
+class PendingMessage:
+    """A message being sent or received. `buffer` must stay alive until then."""
 
     buffer: Tensor
     work: dist.Work | None
     device: torch.device
 
     def wait(self) -> Tensor:
-        """Wait for the message, and return it on this rank's device."""
+        """Wait until the message has been sent or received, and return it. Gloo would hang on a second wait."""
         work, self.work = self.work, None
         if work is not None:
             work.wait()
         return self.buffer.to(self.device)
 
+    @property
+    def is_completed(self) -> bool:
+        return self.work is None or self.work.is_completed()
 
-def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None = None) -> PendingSend:
+
+def send(tensor: Tensor, to: int, tag: int = 0, group: dist.ProcessGroup | None = None) -> PendingMessage:
     """Start sending a tensor to rank `to`. It is made contiguous first, because an LSTM's outputs may be views.
 
     An empty tensor is not sent, because the receiver already knows its shape.
     """
     tensor = tensor.detach().contiguous()
     buffer = tensor if can_send_from(tensor.device) else tensor.cpu()
-    return PendingSend(buffer, _begin(dist.isend, buffer, to, tag, group))
+    return PendingMessage(buffer, _begin(dist.isend, buffer, to, tag, group), buffer.device)
 
 
 def receive(
@@ -67,10 +53,10 @@ def receive(
     source: int,
     tag: int = 0,
     group: dist.ProcessGroup | None = None,
-) -> PendingReceive:
+) -> PendingMessage:
     """Start receiving a tensor of this shape from rank `source`."""
     buffer = torch.empty(shape, dtype=dtype, device=device if can_send_from(device) else "cpu")
-    return PendingReceive(buffer, _begin(dist.irecv, buffer, source, tag, group), device)
+    return PendingMessage(buffer, _begin(dist.irecv, buffer, source, tag, group), device)
 
 
 def _begin(

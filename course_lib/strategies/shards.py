@@ -120,20 +120,7 @@ def _fits(shard: Shard) -> bool:
     return list(local_part(shard.tensor).shape) == shape
 
 
-@dataclass(frozen=True)
-class Box:
-    """The offsets and sizes of a piece of a parameter, without its values."""
-
-    offsets: Offsets
-    sizes: tuple[int, ...]
-
-    def overlaps(self, other: Box) -> bool:
-        extents = zip(self.offsets, self.sizes, other.offsets, other.sizes, strict=True)
-        return all(a < b + b_size and b < a + a_size for a, a_size, b, b_size in extents)
-
-    def __str__(self) -> str:
-        spans = [f"{start}:{start + size}" for start, size in zip(self.offsets, self.sizes, strict=True)]
-        return f"[{', '.join(spans)}]"
+Box = tuple[range, ...]  # where a piece lies in the whole parameter: a range along each dimension
 
 
 @dataclass(frozen=True)
@@ -150,12 +137,16 @@ class Outline:
 Outlines = dict[str, Outline]  # one rank's outlines, by the parameter's name in the whole model
 
 
+def _box(offsets: Offsets, sizes: Sequence[int]) -> Box:
+    return tuple(range(start, start + size) for start, size in zip(offsets, sizes, strict=True))
+
+
 def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
     """Return the outlines of this rank's shards, `sampled` with a few values spread over each piece."""
     outlines = {}
     for name, shard in shards.items():
         pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
-        boxes = tuple(Box(offsets, tuple(piece.shape)) for offsets, piece in pieces)
+        boxes = tuple(_box(offsets, piece.shape) for offsets, piece in pieces)
         samples = []
         for _, piece in pieces if sampled else []:
             places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
@@ -193,15 +184,18 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
                 sample = other.samples[number] if other.samples else None
                 owner, values = boxes.setdefault(box, (rank, sample))
                 if sample is not None and not torch.allclose(values, sample, rtol=1e-2, atol=1e-6, equal_nan=True):
-                    raise _bad_sum(name, f"has different values in {box} on ranks {owner} and {rank}")
+                    raise _bad_sum(name, f"has different values in {_in_words(box)} on ranks {owner} and {rank}")
         for (box, (rank, _)), (other_box, (other_rank, _)) in combinations(boxes.items(), 2):
-            if box.overlaps(other_box):
-                raise _bad_sum(
-                    name, f"is twice where {box} on rank {rank} and {other_box} on rank {other_rank} overlap"
-                )
-        numbers, found = math.prod(outline.shape), sum(math.prod(box.sizes) for box in boxes)
+            if all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(box, other_box, strict=True)):
+                both = f"{_in_words(box)} on rank {rank} and {_in_words(other_box)} on rank {other_rank}"
+                raise _bad_sum(name, f"is twice where {both} overlap")
+        numbers, found = math.prod(outline.shape), sum(math.prod(map(len, box)) for box in boxes)
         if found != numbers:
             raise _bad_sum(name, f"is not all there: the ranks have {found} of its {numbers} numbers")
+
+
+def _in_words(box: Box) -> str:
+    return f"[{', '.join(f'{span.start}:{span.stop}' for span in box)}]"
 
 
 def _bad_sum(name: str, problem: str) -> BadShards:
@@ -211,20 +205,21 @@ def _bad_sum(name: str, problem: str) -> BadShards:
     )
 
 
-def join(shards: Mapping[str, Shard], group: dist.ProcessGroup, gradients: bool = False) -> NamedTensors:
-    """Return the whole model's parameters, or their gradients, joined from all ranks of the group; on the CPU."""
+def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients: bool = False) -> NamedTensors:
+    """Return the whole model's parameters, or their gradients, on the CPU, joined from the ranks of the group."""
     local = {
         name: (shard.shape, [(offsets, piece.cpu()) for offsets, piece in shard.pieces(values=values)])
         for name, shard in shards.items()
         if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
     }
-    gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, local, group)
+    gathered: list[Any] = []
+    if group is not None:
+        gathered = [None] * dist.get_world_size(group)
+        dist.all_gather_object(gathered, local, group)
     joined: NamedTensors = {}
     for part in [*gathered, local]:  # the local part comes last, so that a rank reports its copy of a replica
         for name, (shape, pieces) in part.items():
             for offsets, piece in pieces:
                 target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
-                where = tuple(slice(start, start + size) for start, size in zip(offsets, piece.shape, strict=True))
-                target[where].copy_(piece)
+                target[tuple(slice(span.start, span.stop) for span in _box(offsets, piece.shape))] = piece
     return joined

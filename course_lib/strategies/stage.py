@@ -35,7 +35,7 @@ from course_lib.planning.actions import Action, Layout
 from course_lib.planning.placement import Placement, check_placement
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies.point_to_point import PendingReceive, PendingSend, connect, receive, send
+from course_lib.strategies.point_to_point import PendingMessage, connect, receive, send
 
 TAGS = {"F": 1, "B": 2}  # keep activations and gradients between two ranks apart
 TIME_TAGS = {"F": 3, "B": 4}  # the send time, for paced links
@@ -144,7 +144,7 @@ class Stage:
             return lambda outputs: self.loss(outputs, piece)[0]
         return lambda outputs: outputs.to(self.message_dtype)
 
-    def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingSend]:
+    def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingMessage]:
         """Start sending activations or gradients to the stage at `to`, along with the time if links are paced."""
         peer, group, sends = self.ranks[to], self.groups[kind, self.index % 2 == 1], []
         if self.pace and self.pace.link and tensor.numel():
@@ -157,7 +157,7 @@ class Stage:
         virtual, kind, seconds = self.virtual[action.virtual], action.kind, self.pace.link if self.pace else 0.0
         shape = (piece.steps, piece.sequences, virtual.width if kind == "F" else virtual.width_out)
         peer, group, target = self.ranks[source], self.groups[kind, source % 2 == 1], piece.mask.device
-        sent_at: PendingReceive | None = None  # by a clock that both ranks read: they must be on one machine
+        sent_at: PendingMessage | None = None  # by a clock that both ranks read: they must be on one machine
         if seconds and piece.sequences:
             sent_at = receive((1,), torch.float64, target, peer, TIME_TAGS[kind], group)
         pending = receive(shape, self.message_dtype, target, peer, TAGS[kind], group)

@@ -10,15 +10,15 @@ each of the two, for all steps together.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.lstm.gpt import MLP, Attention, GPTBlock
+from course_lib.lstm.gpt import GPTBlock
 from course_lib.lstm.model import Loss, Recurrent, SequenceModel, State
-from course_lib.machine import device
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
 from course_lib.strategies.point_to_point import can_send_from
 from course_lib.strategies.shards import Shard, shares
@@ -41,7 +41,7 @@ class ShardedRecurrent(nn.Module):
         first_unit = sum(self.sizes[: dist.get_rank()])
         units = range(first_unit, first_unit + self.sizes[dist.get_rank()])  # the gates' rows are stacked
         self.rows = tuple(range(g * self.width + units.start, g * self.width + units.stop) for g in range(GATES))
-        self.lstm = nn.ParameterDict({name: _rows_of(parameter, self.rows) for name, parameter in named})
+        self.lstm = nn.ParameterDict({name: _part_of(parameter, *self.rows) for name, parameter in named})
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         own = self.lstm
@@ -96,7 +96,10 @@ class Whole(torch.autograd.Function):
 
 
 class ShardedGPTBlock(GPTBlock):
-    """A GPT block of which this rank has some heads, and some of the MLP's columns. Inputs and outputs are whole."""
+    """A GPT block of which this rank has some heads, and some of the MLP's columns. Inputs and outputs are whole.
+
+    Queries, keys, values and the MLP's `up` are column-parallel; the row-parallel `out` and `down` sum over ranks.
+    """
 
     def __init__(self, whole: GPTBlock) -> None:
         nn.Module.__init__(self)
@@ -108,11 +111,23 @@ class ShardedGPTBlock(GPTBlock):
             )
         self.width, self.heads, self.cache = whole.width, whole.heads, whole.cache
         self.norm_1, self.norm_2 = whole.norm_1, whole.norm_2
-        heads = _share_of(whole.heads, ranks, rank)
-        head_width, columns = whole.attention.head_width, _share_of(whole.mlp.up.out_features, ranks, rank)
-        units = range(heads.start * head_width, heads.stop * head_width)
-        self.attention, self.mlp = AttentionOfSomeHeads(whole.attention, units), MLPOfSomeColumns(whole.mlp, columns)
+        heads, columns = shares(whole.heads, ranks), shares(whole.mlp.up.out_features, ranks)
+        first, last = (whole.attention.head_width * sum(heads[:stop]) for stop in (rank, rank + 1))
+        units, columns = range(first, last), range(sum(columns[:rank]), sum(columns[: rank + 1]))
+        self.attention, self.mlp = copy.deepcopy(whole.attention), copy.deepcopy(whole.mlp)
+        for name in ("query", "key", "value"):
+            setattr(self.attention, name, _columns(getattr(whole.attention, name), units))
+        self.mlp.up = _columns(whole.mlp.up, columns)
+        self.attention.out, self.mlp.down = (
+            RowParallel(whole.attention.out, units),
+            RowParallel(whole.mlp.down, columns),
+        )
         self.cuts = {"attention": units, "mlp": columns}
+
+    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
+        attended, seen = self.attention(UsedInParts.apply(self.norm_1(inputs)), state)
+        middle = inputs + attended
+        return middle + self.mlp(UsedInParts.apply(self.norm_2(middle))), seen if self.cache else None
 
     def shard_of(self, name: str, parameter: nn.Parameter) -> Shard:
         """Return this rank's shard of the block's parameter with this name."""
@@ -125,36 +140,12 @@ class ShardedGPTBlock(GPTBlock):
         return Shard(parameter, shape, (self.cuts[module],), dim)
 
 
-class AttentionOfSomeHeads(Attention):
-    """Attention with column-parallel queries, keys and values; the row-parallel `out` sums its outputs over ranks."""
-
-    def __init__(self, whole: Attention, units: range) -> None:
-        nn.Module.__init__(self)
-        self.head_width = whole.head_width
-        self.query, self.key, self.value = (_columns(layer, units) for layer in (whole.query, whole.key, whole.value))
-        self.out = RowParallel(whole.out, units)
-
-    def forward(self, inputs: Tensor, earlier: State | None = None) -> tuple[Tensor, State]:
-        return super().forward(UsedInParts.apply(inputs), earlier)
-
-
-class MLPOfSomeColumns(MLP):
-    """An MLP with a column-parallel `up`; the row-parallel `down` sums its outputs over ranks."""
-
-    def __init__(self, whole: MLP, columns: range) -> None:
-        nn.Module.__init__(self)
-        self.up, self.down = _columns(whole.up, columns), RowParallel(whole.down, columns)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(UsedInParts.apply(inputs))
-
-
 class RowParallel(nn.Linear):
     """A linear layer with the weights for some of its inputs. The bias is whole, and added once, after the sum."""
 
     def __init__(self, whole: nn.Linear, units: range) -> None:
         super().__init__(len(units), whole.out_features, device="meta")
-        self.weight = _narrowed(whole.weight, units, dim=1)
+        self.weight = _part_of(whole.weight, units, dim=1)
         self.bias = whole.bias
 
     def forward(self, input: Tensor) -> Tensor:
@@ -173,6 +164,9 @@ class Summed(torch.autograd.Function):
         return gradients[0]
 
 
+SHARDED = {GPTBlock: ShardedGPTBlock, Recurrent: ShardedRecurrent}
+
+
 class TensorParallel(Strategy):
     """Every LSTM layer is split by hidden unit, every GPT block by head and column; other blocks are replicated.
 
@@ -183,13 +177,22 @@ class TensorParallel(Strategy):
     """
 
     def __init__(self, model: SequenceModel, optimizer: MakeOptimizer, loss: Loss, **options: Any) -> None:
-        _check_shares_nothing(model)
+        users: dict[int, int] = {}
+        for place, block in model.numbered():
+            for parameter in block.parameters() if isinstance(block, tuple(SHARDED)) else ():
+                if (first_user := users.setdefault(id(parameter), place)) != place:  # cut apart, they would drift apart
+                    raise ValueError(f"blocks {first_user} and {place} share a weight: give each its own")
         broadcast_weights(model)
-        cut = SequenceModel({place: _sharded(block) for place, block in model.numbered()})
-        super().__init__(cut, optimizer, loss, **options)
+        cut = {
+            place: next((make(block) for kind, make in SHARDED.items() if isinstance(block, kind)), block)
+            for place, block in model.numbered()
+        }
+        super().__init__(SequenceModel(cut), optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.random_stream = 0
-        share_random_stream()
+        seed = torch.randint(2**62, (), device=self.device)
+        dist.broadcast(seed, 0)
+        torch.manual_seed(int(seed))  # so that all ranks draw the same random numbers from now on
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's rows of every gate in LSTM layers, its part of GPT blocks, and all of the other blocks."""
@@ -205,49 +208,16 @@ class TensorParallel(Strategy):
         return shards
 
 
-def share_random_stream() -> None:
-    """Seed all ranks with one number from rank 0, so that they draw the same random numbers from now on."""
-    seed = torch.randint(2**62, (), device=device())
-    dist.broadcast(seed, 0)
-    torch.manual_seed(int(seed))
-
-
-def _check_shares_nothing(model: SequenceModel) -> None:
-    """Refuse layers that share a weight: each is split separately, so their copies would drift apart."""
-    users: dict[int, int] = {}
-    for place, block in model.numbered():
-        for parameter in block.parameters() if isinstance(block, Recurrent | GPTBlock) else ():
-            first_user = users.setdefault(id(parameter), place)
-            if first_user != place:
-                raise ValueError(f"blocks {first_user} and {place} share a weight: give each its own")
-
-
-def _sharded(block: nn.Module) -> nn.Module:
-    if isinstance(block, GPTBlock):
-        return ShardedGPTBlock(block)
-    return ShardedRecurrent(block) if isinstance(block, Recurrent) else block
-
-
-def _share_of(units: int, ranks: int, rank: int) -> range:
-    sizes = shares(units, ranks)
-    return range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-
-
 def _columns(whole: nn.Linear, units: range) -> nn.Linear:
     """Return the linear layer with only these outputs."""
     columns = nn.Linear(whole.in_features, len(units), device="meta")
-    columns.weight, columns.bias = _narrowed(whole.weight, units), _narrowed(whole.bias, units)
+    columns.weight, columns.bias = _part_of(whole.weight, units), _part_of(whole.bias, units)
     return columns
 
 
-def _narrowed(parameter: Tensor, units: range, dim: int = 0) -> nn.Parameter:
-    narrowed = parameter.detach().narrow(dim, units.start, len(units)).clone()
-    return nn.Parameter(narrowed, requires_grad=parameter.requires_grad)
-
-
-def _rows_of(parameter: nn.Parameter, rows: tuple[range, ...]) -> nn.Parameter:
-    local_rows = torch.cat([parameter.detach()[span.start : span.stop] for span in rows])
-    return nn.Parameter(local_rows, requires_grad=parameter.requires_grad)
+def _part_of(parameter: Tensor, *ranges: range, dim: int = 0) -> nn.Parameter:
+    pieces = [parameter.detach().narrow(dim, units.start, len(units)) for units in ranges]
+    return nn.Parameter(torch.cat(pieces, dim), requires_grad=parameter.requires_grad)
 
 
 def _gathered(part: Tensor, sizes: list[int]) -> Tensor:

@@ -35,7 +35,7 @@ def keep_weights_where_they_are(block: nn.Module) -> None:
 
 
 def _do_nothing() -> None:
-    """Do nothing."""
+    """Do nothing: a module-level function, so that a block can be pickled."""
 
 
 def all_gather(*arguments: Any, **options: Any) -> Any:
@@ -68,22 +68,22 @@ class RowShards:
 
     def __init__(self, model: SequenceModel, group: dist.ProcessGroup) -> None:
         self.group, self.place, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
-        self.rows: dict[Tensor, _Rows] = {
-            weight: self._divide(weight.data) for weight in model.parameters() if weight.requires_grad and weight.dim()
-        }
+        self.rows: dict[Tensor, _Rows] = {}
+        for weight in model.parameters():
+            if weight.requires_grad and weight.dim():
+                local = local_rows(len(weight), self.place, self.ranks)
+                # On a GPU, the weight is a part of the buffer that holds a layer's weights for cuDNN.
+                self.rows[weight] = _Rows(self._padded(weight.data), tuple(weight.shape), local)
         self.is_whole = True
         self.cut()
         for block in model.blocks.values():
             keep_weights_where_they_are(block)
             block.register_forward_pre_hook(self._before_forward)
 
-    def _divide(self, whole: Tensor) -> _Rows:
-        rows, rows_per_rank = len(whole), -(-len(whole) // self.ranks)
-        padded = whole.contiguous()  # on a GPU, part of the buffer that holds a layer's weights for cuDNN
-        if rows < rows_per_rank * self.ranks:
-            padded = whole.new_zeros(rows_per_rank * self.ranks, *whole.shape[1:])
-            padded[:rows] = whole
-        return _Rows(padded, tuple(whole.shape), local_rows(rows, self.place, self.ranks))
+    def _padded(self, whole: Tensor) -> Tensor:
+        """Return a tensor with the same number of rows for each rank: the whole one, if they can be divided."""
+        missing = -len(whole) % self.ranks
+        return torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole.contiguous()
 
     def _slice(self, padded: Tensor) -> Tensor:
         """Return this rank's part of a padded tensor. Each rank has the same number of rows."""
@@ -103,9 +103,9 @@ class RowShards:
         self.gather()
         self.wait(block)
 
-    def wait(self, model: nn.Module) -> None:
-        """Wait until the weights of this block or model are whole."""
-        for weight in model.parameters():
+    def wait(self, block: nn.Module) -> None:
+        """Wait until the block's weights are whole."""
+        for weight in block.parameters():
             rows = self.rows.get(weight)
             if rows and rows.gathering is not None:
                 rows.gathering.wait()
@@ -117,11 +117,7 @@ class RowShards:
         assert gradient is not None
         if rows is None:
             return dist.all_reduce(gradient, group=self.group, async_op=True)
-        if len(gradient) < len(rows.padded):
-            padded = gradient.new_zeros(rows.padded.shape)
-            padded[: len(gradient)] = gradient
-        else:
-            padded = gradient.contiguous()
+        padded = self._padded(gradient)
         rows.reduced = torch.empty_like(self._slice(padded))
         return reduce_scatter(rows.reduced, padded, group=self.group, async_op=True)
 
