@@ -1,14 +1,12 @@
 """Pictures of what a run returned. Each has a text description for readers who cannot see it."""
 
 from course_lib.pictures.bars import memory, placement, plan_bars
-from course_lib.pictures.communication import collectives, link, link_matrix
+from course_lib.pictures.communication import collectives, cut_edges, link, link_matrix
 from course_lib.pictures.curves import curves, losses, padding
-from course_lib.pictures.cuts import cut_edges
-from course_lib.pictures.gather_and_drop import gather_and_drop
 from course_lib.pictures.picture import Picture
 from course_lib.pictures.schedule_chart import schedule
 from course_lib.pictures.svg import diagram
-from course_lib.pictures.timeline import comparison, messages, timeline
+from course_lib.pictures.timeline import comparison, gather_and_drop, messages, timeline
 from course_lib.pictures.widgets.all_reduce import explore_all_reduce
 from course_lib.pictures.widgets.batches import explore_batches
 from course_lib.pictures.widgets.bench import schedule_bench

@@ -14,13 +14,8 @@ from course_lib.words import counted, memory_in_words, time_in_words
 
 TALL = 24  # the height of a bar
 AFTER = 76  # the room behind the longest bar, for its sum
-PART_CLASSES: dict[str, str] = dict(
-    zip(
-        PARTS,
-        ("forward", "recompute", "starting", "idle", "receive", "gathering", "communication", "update"),
-        strict=True,
-    )
-)
+CLASSES = ("forward", "recompute", "starting", "idle", "receive", "gathering", "communication", "update")
+PART_CLASSES: dict[str, str] = dict(zip(PARTS, CLASSES, strict=True))
 
 
 def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Drawing:

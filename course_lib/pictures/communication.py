@@ -1,23 +1,26 @@
-"""Communication between ranks: how fast their links are, and which collectives ran before a hang.
-
-A hang is drawn from the flight recorders' dumps: one row per rank, one column per collective.
-"""
+"""Communication between ranks: how fast links are, what a divided model sends, which collectives ran before a hang."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
+from course_lib.data import Batch
 from course_lib.launchers.diagnosis.flight_recorder import COALESCED, is_nccl, op_of
+from course_lib.lstm.memory import BatchSize
+from course_lib.lstm.model import Embed, Recurrent, SequenceModel
 from course_lib.pictures.picture import COLORS, INK, Picture
 from course_lib.planning.network import Link
+from course_lib.planning.placement import Placement
+from course_lib.words import counted, memory_in_words
 
 
 def link(link: Link) -> Picture:
@@ -135,7 +138,14 @@ def collectives(dumps: Mapping[int, Mapping[str, Any]], *, group: str = "0", mos
     figure = Figure(figsize=(1.0 + 1.45 * len(columns), 0.8 + 0.62 * len(members)), layout="constrained")
     axes = figure.subplots()
     for number, column in columns.items():
-        _draw_column(axes, number, column, odd if number == odd_at else [])
+        sizes = {call.size for call in column.values() if call.op}
+        for row, (rank, call) in enumerate(column.items()):
+            framed = number == odd_at and rank in odd
+            edge, weight, width = (INK, "bold", 3.5) if framed else (COLORS["idle"], "normal", 1.0)
+            corner, face = (number - WIDE / 2, row - TALL / 2), FACES.get(call.state, "white")
+            axes.add_patch(Rectangle(corner, WIDE, TALL, facecolor=face, edgecolor=edge, linewidth=width))
+            said = [call.op, *([call.size] if len(sizes) > 1 else []), call.state] if call.op else [call.state]
+            axes.text(number, row, "\n".join(said), ha="center", va="center", color="black", weight=weight)
     axes.set_xlim(min(columns) - 0.55, max(columns) + 0.55)
     axes.set_ylim(len(members) - 0.5, -0.5)
     axes.set_xticks(list(columns))
@@ -177,12 +187,54 @@ def _odd_in(column: Mapping[int, RecordedCall]) -> list[int]:
     return [rank for rank, call in calls.items() if 2 * count <= len(calls) or call != usual]
 
 
-def _draw_column(axes: Axes, number: int, column: Mapping[int, RecordedCall], odd: list[int]) -> None:
-    sizes = {call.size for call in column.values() if call.op}
-    for row, (rank, call) in enumerate(column.items()):
-        edge, weight, width = (INK, "bold", 3.5) if rank in odd else (COLORS["idle"], "normal", 1.0)
-        corner = (number - WIDE / 2, row - TALL / 2)
-        face = FACES.get(call.state, "white")
-        axes.add_patch(Rectangle(corner, WIDE, TALL, facecolor=face, edgecolor=edge, linewidth=width))
-        words = [call.op, *([call.size] if len(sizes) > 1 else []), call.state] if call.op else [call.state]
-        axes.text(number, row, "\n".join(words), ha="center", va="center", color="black", weight=weight)
+WIDE_BLOCK, TALL_BLOCK = 0.74, 0.5  # a block's size; the distance between two blocks is 1
+
+
+def cut_edges(model: SequenceModel, placement: Placement, batch: Batch | BatchSize) -> Picture:
+    """Draw the blocks of a model on their ranks, one row per rank, and the messages of one update.
+
+    At each edge, activations go forward (blue) and their gradient comes back (orange). Both have the same size: steps x
+    sequences x width numbers. Each size is written only once, at the first edge that has it.
+    """
+    blocks = [block for _, block in model.numbered()]
+    size = next(model.parameters()).element_size() * batch.steps * batch.sequences
+    figure = Figure(figsize=(1.2 + 1.05 * len(blocks), 0.9 + 0.85 * placement.stages), layout="constrained")
+    axes = figure.subplots()
+    look: dict[str, Any] = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": "white", "edgecolor": INK}
+    for place, (block, rank) in enumerate(zip(blocks, placement.stage_of, strict=True)):
+        axes.add_patch(FancyBboxPatch((place - WIDE_BLOCK / 2, rank - TALL_BLOCK / 2), WIDE_BLOCK, TALL_BLOCK, **look))
+        name = "embed" if isinstance(block, Embed) else "input" if place == 0 else "head"
+        name = f"layer {place}" if isinstance(block, Recurrent) else name
+        axes.text(place, rank, name, ha="center", va="center", color=INK)
+    edges: list[int] = []
+    for place, (rank, next_rank) in enumerate(pairwise(placement.stage_of)):
+        if rank == next_rank:
+            _arrow(axes, (place + WIDE_BLOCK / 2, rank), (place + 1 - WIDE_BLOCK / 2, rank), INK, 1.2)
+            continue
+        edges.append(size * blocks[place].width)
+        towards = TALL_BLOCK / 2 if next_rank > rank else -TALL_BLOCK / 2
+        leave, arrive = (place + 0.12, rank + towards), (place + 0.72, next_rank - towards)
+        _arrow(axes, leave, arrive, COLORS["forward"], 2.0)
+        _arrow(axes, (arrive[0] + 0.18, arrive[1]), (leave[0] + 0.18, leave[1]), COLORS["backward"], 2.0)
+        if edges[-1] not in edges[:-1]:
+            middle = ((leave[0] + arrive[0]) / 2 + 0.3, (leave[1] + arrive[1]) / 2)
+            axes.text(*middle, f"{memory_in_words(edges[-1])} each", ha="left", va="center", color=INK)
+    axes.set_xlim(-0.6, len(blocks) - 0.4)
+    axes.set_ylim(placement.stages - 0.55, -0.45)
+    axes.set_yticks(range(placement.stages), [f"rank {rank}" for rank in range(placement.stages)])
+    axes.set_xticks([])
+    axes.tick_params(length=0, colors=INK)
+    axes.spines[:].set_visible(False)
+    meanings = {"forward": "activations, forward", "backward": "their gradient, back"}
+    handles = [Patch(color=COLORS[name], label=meaning) for name, meaning in meanings.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    words = (
+        f"{len(blocks)} blocks on {placement.stages} ranks, cut at {counted(len(edges), 'edge')}: at each, activations "
+        f"go forward and their gradient comes back, {memory_in_words(2 * sum(edges))} in all"
+    )
+    return Picture(figure, words)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str, width: float) -> None:
+    look = {"arrowstyle": "-|>", "linewidth": width, "shrinkA": 0, "shrinkB": 0, "color": color}
+    axes.annotate("", end, start, arrowprops=look)

@@ -66,7 +66,7 @@ def image_html(kind: str, image: bytes, alt: str, width: float, height: float) -
 
 
 class Displayed:
-    """What a notebook displays as an image, with a text description for readers who cannot see it."""
+    """What a notebook displays as an image, with a text description, `alt`, for readers who cannot see it."""
 
     alt: str
 

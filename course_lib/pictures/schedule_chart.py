@@ -73,8 +73,7 @@ def schedule(
     shapes = [
         kinds_legend(timed, LEFT, 16, idle),
         text(LEFT, 44, f"{name}: {facts}" if name else facts, "ink strong"),
-        row_names(stages, TOP, row),
-        idle_rows(stages, TOP, width * makespan(timed)),
+        rows(stages, TOP, width * makespan(timed), row),
         plain_boxes(timed, width, TOP, (chunks, virtual)),
         held_bars(shares, TOP) if held else "",
         time_axis(makespan(timed), width, bottom, axis),
@@ -95,25 +94,17 @@ def kinds_legend(timed: Sequence[TimedAction], x: float, y: float, idle: str = "
     return legend([*words.items(), ("idle", idle)], x, y)
 
 
-def row_names(stages: int, top: float, row: str = "stage") -> str:
-    """Draw the row labels: stage 0, stage 1, ..."""
-    return "".join(text(0, top + ROW * stage + TALL / 2 + 4.5, f"{row} {stage}") for stage in range(stages))
+def rows(stages: int, top: float, width: float, row: str = "stage") -> str:
+    """Draw the gray background of the rows, and their labels. The bubble is whatever stays gray."""
+    tops = [(stage, top + ROW * stage) for stage in range(stages)]
+    names = [text(0, y + TALL / 2 + 4.5, f"{row} {stage}") for stage, y in tops]
+    return "".join([*names, *(box(LEFT, y, width, TALL, "idle") for _, y in tops)])
 
 
-def idle_rows(stages: int, top: float, width: float) -> str:
-    """Draw the gray background of the rows. The bubble is whatever stays gray."""
-    return "".join(box(LEFT, top + ROW * stage, width, TALL, "idle") for stage in range(stages))
-
-
-def color_class(action: Action) -> str:
-    """Return the class of a box: its kind of work, and a darker shade for a later virtual stage."""
+def look(action: Action) -> tuple[str, str]:
+    """Return the class of a box, darker for a later virtual stage, and the class of its label."""
     shade = f" shade{min(action.virtual, DARKEST)}" if action.virtual else ""
-    return CLASSES[action.kind] + shade
-
-
-def ink_on(action: Action) -> str:
-    """Return the class of a box's label."""
-    return "on-dark" if action.virtual or action.kind in "FW" else "on-light"
+    return CLASSES[action.kind] + shade, "on-dark" if action.virtual or action.kind in "FW" else "on-light"
 
 
 def fitting_label(action: Action, width: float, chunks: int, virtual: int, kind: bool = False) -> str:
@@ -136,10 +127,10 @@ def plain_boxes(timed: Sequence[TimedAction], scale: float, top: float, sizes: t
         x, y, width = LEFT + step.start * scale, top + ROW * step.stage, (step.end - step.start) * scale
         gap = 1.0 if width > 5 else 0.0  # narrow boxes touch, because gaps would make them look pale
         x, wide = x + gap / 2, width - gap
-        outlines[color_class(step.action)].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
-        label = fitting_label(step.action, width, *sizes)
-        if label:
-            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, ink_on(step.action), "middle"))
+        class_, ink = look(step.action)
+        outlines[class_].append(f"M{x:.1f} {y:.0f}h{wide:.1f}v{TALL}h-{wide:.1f}z")
+        if label := fitting_label(step.action, width, *sizes):
+            labels.append(text(x + wide / 2, y + TALL / 2 + 4.5, label, ink, "middle"))
     paths = [element("path", d="".join(commands), class_=name) for name, commands in outlines.items()]
     return "".join([*paths, *labels])
 

@@ -28,8 +28,11 @@ DIAGRAMS = Path(__file__).parent / "diagrams"
 
 def element(tag: str, *children: str, **attributes: object) -> str:
     """Return `<tag attribute="...">children</tag>`. `class_` is `class`, `data_item` is `data-item`; omits None."""
-    named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    written = "".join(f' {name}="{escape(_text(value))}"' for name, value in named.items())
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
 
 
@@ -163,12 +166,10 @@ def colors(theme: dict[str, str]) -> str:
     fills = {**COLORS, **MEMORY, **BLOCKS, **{f"rank{n}": color for n, color in enumerate(CONTRIBUTORS)}}
     fills |= {"starting": OTHERS[2], "gathering": OTHERS[0]}  # parts of an update
     fills |= {name: theme[name] for name in ("ink", "faint", "idle", "paper")}
+    for kind in VIRTUAL:
+        for number in range(1, DARKEST + 1):
+            fills[f"{kind}.shade{number}"] = shaded(COLORS[kind.replace("-", " ")], number)
     rules = [f".{name.replace(' ', '-')} {{ fill: {color}; }}" for name, color in fills.items()]
-    rules += [
-        f".{kind}.shade{number} {{ fill: {shaded(COLORS[kind.replace('-', ' ')], number)}; }}"
-        for kind in VIRTUAL
-        for number in range(1, DARKEST + 1)
-    ]
     strokes = {"line": theme["line"], "curve": COLORS["forward"], "message": COLORS["communication"]}
     rules += [f".{name} {{ stroke: {color}; fill: none; }}" for name, color in strokes.items()]
     ink, lines, paper = theme["ink"], theme["line"], theme["paper"]

@@ -1,4 +1,4 @@
-"""Timelines: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
+"""Timelines: one row per rank, one bar per span, one arrow per message; one rank of several runs; a rank's blocks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from course_lib.launchers.live.team import Team
 from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.trace_file import EXPOSED, exposed_communication, read_trace, spans_in
-from course_lib.pictures.picture import COLORS, INK, Picture, colors_for
+from course_lib.pictures.picture import COLORS, INK, MEMORY, Picture, colors_for
 from course_lib.trace import Span
 from course_lib.words import counted
 
@@ -32,20 +33,24 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     Spans that run *during* another span on the same rank are drawn at half height, so that both are visible. Messages
     are always drawn below.
     """
-    spans, ranks = spans_of(run, ranks)
+    spans, ranks = _spans_of(run, ranks)
     start = min((span.start for span in spans), default=0.0)
     spans = [span.since(start) for span in spans]
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     colors = colors_for(names)
-    unit, scale = time_unit(max((span.end for span in spans), default=0.0))
+    unit, scale = _time_unit(max((span.end for span in spans), default=0.0))
     figure = Figure(figsize=(9, 1.3 + 0.38 * ranks), layout="constrained")
     axes = figure.subplots()
-    for span in sorted(spans, key=_layer):
-        below = [other for other in spans if other.rank == span.rank and other.name != span.name]
-        covers = any(_overlap(span, other) for other in below if _layer(other) < _layer(span))
-        draw_bar(axes, span, (span.rank, 0.38) if covers else (span.rank - 0.38, 0.76), colors[span.name], scale)
+    spans.sort(key=lambda span: (span.name in MESSAGES, -span.seconds))  # what comes later lies on top
+    for place, span in enumerate(spans):
+        covers = False
+        for other in spans[:place]:
+            if other.rank == span.rank and other.name != span.name:
+                shorter, longer = sorted((span, other), key=lambda span: span.seconds)
+                covers |= longer.start <= (shorter.start + shorter.end) / 2 <= longer.end
+        _draw_bar(axes, span, (span.rank, 0.38) if covers else (span.rank - 0.38, 0.76), colors[span.name], scale)
     paced = any(span.paced for span in spans)
-    rank_axes(axes, ranks, unit, paced)
+    _rank_axes(axes, ranks, unit, paced)
     if not names:
         return Picture(figure, f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)")
     columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
@@ -54,7 +59,7 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     return Picture(figure, f"{kind} of {counted(ranks, 'rank')}: {', '.join(names)}")
 
 
-def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
+def _spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -> tuple[list[Span], int]:
     """Return the spans of a run, of a trace file, or the given ones, and the number of ranks."""
     if isinstance(run, Team):
         if run.last is None:
@@ -71,29 +76,18 @@ def spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) -
     return list(run), ranks
 
 
-def _layer(span: Span) -> tuple[bool, float]:
-    """Return a sort key for drawing: a later span lies on top, at half height if it overlaps an earlier one."""
-    return span.name in MESSAGES, -span.seconds
-
-
-def _overlap(one: Span, other: Span) -> bool:
-    """Return whether the middle of the shorter span lies in the longer one."""
-    shorter, longer = sorted((one, other), key=lambda span: span.seconds)
-    return longer.start <= (shorter.start + shorter.end) / 2 <= longer.end
-
-
 def _legend(figure: Figure, colors: Mapping[str, str], columns: int) -> None:
     handles = [Patch(facecolor=color, label=name) for name, color in colors.items()]
     figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
 
 
-def draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scale: float) -> None:
+def _draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, scale: float) -> None:
     """Draw a span as a bar; `rows` is its upper edge and its height."""
     times = [(span.start * scale, span.seconds * scale)]
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
-def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
+def _rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
     """Format axes of named rows over time, the first on top. In a paced run, `sleeping` is what sleeps."""
     axes.set_ylim(ranks - 0.5, -0.5)
     axes.set_yticks(range(ranks), [f"{rows} {row}" for row in range(ranks)])
@@ -103,7 +97,7 @@ def rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank"
     axes.set_xlabel(f"time in {unit}" + (f" (paced: {sleeping} sleep to a fixed length)" if paced else ""), color=INK)
 
 
-def time_unit(longest: float) -> tuple[str, float]:
+def _time_unit(longest: float) -> tuple[str, float]:
     """Return a readable unit for times up to `longest` seconds, and the factor that converts seconds to it."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
 
@@ -125,7 +119,7 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
         rows[name] = [span.since(start) for span in in_order]
     spans = [span for row in rows.values() for span in row]
     longest = max((span.end for span in spans), default=0.0)
-    unit, scale = time_unit(longest)
+    unit, scale = _time_unit(longest)
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     names.sort(key=lambda name: [*COLORS, name].index(name))  # the same order in every legend
     colors = colors_for(names)
@@ -135,14 +129,14 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     for place, row in enumerate(rows.values()):
         for span in row:
             bottom, color = place if span.name in MESSAGES else place - 0.4, colors[span.name]
-            draw_bar(axes, span, (bottom, height), color, scale)
+            _draw_bar(axes, span, (bottom, height), color, scale)
             if span.label and span.seconds > CHARACTER * (len(span.label) + 1) * longest:
                 middle = (span.start + span.end) / 2 * scale
                 red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
                 ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
                 axes.text(middle, bottom + height / 2, span.label, ha="center", va="center", color=ink)
     paced = any(span.paced for span in spans)
-    rank_axes(axes, len(rows), unit, paced)
+    _rank_axes(axes, len(rows), unit, paced)
     axes.set_yticks(range(len(rows)), list(rows))
     _legend(figure, colors, max(1, min(6, len(names))))
     ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
@@ -170,25 +164,40 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
 
     The n-th `send` from a to b matches the n-th `receive` on b from a. Time starts at the first message of a run.
     """
-    if isinstance(run, Mapping):
-        shown = {name: (one.spans, len(one)) for name, one in run.items()}
-    else:
-        shown = {"": spans_of(run, ranks)}
+    shown = run.items() if isinstance(run, Mapping) else [("", run)]
     named = {}
-    for name, (spans, count) in shown.items():
+    for name, one in shown:
+        spans, count = _spans_of(one, ranks)
         pairs = matched(spans)
         start = min((sent_at(*pair) for pair in pairs), default=0.0)
         named[name] = [(send.since(start), receive.since(start)) for send, receive in pairs], count
-    unit, scale = time_unit(max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0))
-    end = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0) * scale
+    latest = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
+    unit, scale = _time_unit(latest)
     figure = Figure(figsize=(9, sum(0.7 + 0.45 * count for _, count in named.values()) + 0.4), layout="constrained")
     rows = figure.subplots(len(named), 1, sharex=True, squeeze=False)[:, 0]
     words = []
+    look = {"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2}
     for axes, (name, (pairs, count)) in zip(rows, named.items(), strict=True):
-        words.append((f"{name}: " if name else "") + _draw_messages(axes, name, pairs, count, unit, scale))
-        axes.set_xlim(0, end * 1.02 or 1)
-        if axes is not rows[-1]:
-            axes.set_xlabel("")
+        for send, receive in pairs:
+            leaves, arrives = (sent_at(send, receive) * scale, send.rank), (receive.end * scale, receive.rank)
+            axes.annotate("", arrives, leaves, arrowprops=look)
+        for rank in range(count):
+            axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
+        paced = any(span.paced for pair in pairs for span in pair)
+        _rank_axes(axes, count, unit, paced, sleeping="messages")
+        axes.set_xlim(0, latest * scale * 1.02 or 1)
+        title = f"{name}: {len(pairs)} messages" if name else f"{len(pairs)} messages"
+        if pairs:
+            counts = Counter(span.rank for pair in pairs for span in pair)
+            busiest, times = max(counts.items(), key=lambda item: (item[1], -item[0]))
+            title += f"; rank {busiest} takes part in {times}"
+        axes.set_title(title, loc="left", color=INK)
+        links = sorted({(send.rank, receive.rank) for send, receive in pairs})
+        arrows = ", ".join(f"{a} to {b}" for a, b in links) or "none"
+        kind = f"{name}: " * bool(name) + ("Paced messages" if paced else "Messages")
+        words.append(f"{kind} between {count} ranks: {len(pairs)}, over the links {arrows}")
+    for axes in rows[:-1]:
+        axes.set_xlabel("")
     return Picture(figure, "; ".join(words))
 
 
@@ -208,22 +217,102 @@ def sent_at(send: Span, receive: Span) -> float:
     return max(send.start, receive.start)
 
 
-def _draw_messages(axes: Axes, name: str, pairs: Sequence[Pair], ranks: int, unit: str, scale: float) -> str:
-    """Draw one run, an arrow for each message over a line for each rank, and return it in words."""
-    look = {"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2}
-    for send, receive in pairs:
-        leaves, arrives = (sent_at(send, receive) * scale, send.rank), (receive.end * scale, receive.rank)
-        axes.annotate("", arrives, leaves, arrowprops=look)
-    for rank in range(ranks):
-        axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
-    paced = any(span.paced for pair in pairs for span in pair)
-    rank_axes(axes, ranks, unit, paced, sleeping="messages")
-    title = f"{len(pairs)} messages"
-    if pairs:
-        counts = Counter(span.rank for pair in pairs for span in pair)
-        busiest, times = max(counts.items(), key=lambda item: (item[1], -item[0]))
-        title += f"; rank {busiest} takes part in {times}"
-    axes.set_title(f"{name}: {title}" if name else title, loc="left", color=INK)
-    links = sorted({(send.rank, receive.rank) for send, receive in pairs})
-    arrows = ", ".join(f"{a} to {b}" for a, b in links) or "none"
-    return f"{'Paced messages' if paced else 'Messages'} between {ranks} ranks: {len(pairs)}, over the links {arrows}"
+BARS = {
+    "all-gather": COLORS["send"],
+    "forward": COLORS["forward"],
+    "backward": COLORS["backward"],
+    "reduce-scatter": COLORS["receive"],
+}
+AREAS = {
+    "optimizer shard": MEMORY["optimizer"],
+    "parameter shard": MEMORY["parameters"],
+    "gathered parameters": "#7FB8D8",  # lighter than the parameter shard, because they are temporary
+    "gradients": MEMORY["gradients"],
+}
+KIB, MIB = 2**10, 2**20
+
+
+def gather_and_drop(
+    run: Run, block_bytes: Mapping[str, int], shards: int, rank: int = 0, optimizer_bytes: int = 0
+) -> Picture:
+    """Draw what `GatherWatch` recorded for one update: one row per block, and below them the bytes on `rank`.
+
+    `block_bytes` maps each block's place to the bytes of its whole parameters (`planning.sharding.block_bytes`), and
+    `shards` is the number of ranks that share them. `optimizer_bytes` is the constant size of the rank's optimizer
+    state. A black stroke marks the moment when a block is dropped.
+    """
+    shown = (*BARS, "drop")
+    spans = [span for span in run.spans if span.rank == rank and span.label in block_bytes and span.name in shown]
+    if not spans:
+        raise ValueError("no block was watched in this run: make a GatherWatch(strategy) on the rank, before the step")
+    start = min(span.start for span in spans)
+    spans = [span.since(start) for span in sorted(spans, key=lambda span: span.start)]
+    blocks, paced = list(block_bytes), any(span.paced for span in spans)
+    unit, scale = _time_unit(spans[-1].end)
+    figure = Figure(figsize=(9, 2.7 + 0.34 * len(blocks)), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(0.34 * len(blocks) + 0.3, 1.6))
+    for span in spans:
+        row = blocks.index(span.label)
+        if span.name == "drop":
+            upper.vlines(span.end * scale, row - 0.42, row + 0.42, color="black", linewidth=1.6, zorder=3)
+        else:
+            _draw_bar(upper, span, (row - 0.38, 0.76), BARS[span.name], scale)
+    times, held = _held(spans, block_bytes, shards, optimizer_bytes)
+    peak = max(map(sum, zip(*held.values(), strict=True)))
+    size, name_of_size = (MIB, "MiB") if peak >= 2 * MIB else (KIB, "KiB")
+    areas = [[value / size for value in values] for values in held.values()]
+    lower.stackplot([at * scale for at in times], areas, colors=list(AREAS.values()), step="post", linewidth=0)
+    lower.set_ylim(bottom=0)
+    lower.spines[["top", "right"]].set_visible(False)
+    _rank_axes(upper, len(blocks), unit, paced, rows="block")
+    lower.set_xlabel(upper.get_xlabel(), color=INK)
+    upper.set_xlabel("")
+    lower.set_ylabel(name_of_size, color=INK)
+    dropped = Line2D([], [], color="black", linewidth=1.6, marker="|", linestyle="", markersize=12, label="dropped")
+    # A legend for each: blue means a forward pass in one of them, and parameters in the other.
+    for axes, handles in (
+        (upper, [*(Patch(facecolor=color, label=name) for name, color in BARS.items()), dropped]),
+        (lower, [Patch(facecolor=AREAS[name], label=name) for name, values in held.items() if max(values)]),
+    ):
+        spaces = {"columnspacing": 1.2, "handlelength": 1.4, "borderaxespad": 0.1}
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(handles), "frameon": False}
+        axes.legend(handles=handles, **place, **spaces)
+    gathers = sum(span.name == "all-gather" for span in spans)
+    words = (
+        f"{'Paced gather' if paced else 'Gather'}-and-drop timeline of rank {rank}: {len(blocks)} blocks over "
+        f"{shards} shards, gathered {gathers} times; the rank holds {held['parameter shard'][0] / size:.3g} "
+        f"{name_of_size} of parameters at rest, and at most {peak / size:.3g} {name_of_size} of parameters"
+        + (", gradients and optimizer state" if optimizer_bytes else " and gradients")
+    )
+    return Picture(figure, words)
+
+
+def _held(
+    spans: Sequence[Span], block_bytes: Mapping[str, int], shards: int, optimizer_bytes: int
+) -> tuple[list[float], dict[str, list[float]]]:
+    """Return the times of all events, and the bytes held after each, by name of the area.
+
+    A block is whole from its gather to its drop, and its gradient from the backward pass until it is summed.
+    """
+    gathered, whole_gradients, rows = set[str](), set[str](), set[str]()
+    events = [(span.start, span.name, span.label) for span in spans if span.name in ("all-gather", "backward")]
+    events += [(span.end, span.name, span.label) for span in spans if span.name in ("drop", "reduce-scatter")]
+    times: list[float] = []
+    held: dict[str, list[float]] = {name: [] for name in AREAS}
+    for moment, name, block in [(0.0, "begin", ""), *sorted(events), (max(span.end for span in spans), "end", "")]:
+        if name == "all-gather":
+            gathered.add(block)
+        elif name == "drop":
+            gathered.discard(block)
+        elif name == "backward":
+            whole_gradients.add(block)
+        elif name == "reduce-scatter":
+            whole_gradients.discard(block)
+            rows.add(block)
+        gradients = sum(block_bytes[place] for place in whole_gradients) + sum(block_bytes[r] for r in rows) / shards
+        gathered_bytes = sum(block_bytes[place] for place in gathered)
+        own_rows = sum(block_bytes.values()) / shards
+        times.append(moment)
+        for values, now in zip(held.values(), (optimizer_bytes, own_rows, gathered_bytes, gradients), strict=True):
+            values.append(now)
+    return times, held

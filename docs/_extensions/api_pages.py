@@ -12,7 +12,7 @@ PACKAGE = ROOT / "course_lib"
 ROOMS = (
     *("cli", "doctor", "classroom", "authoring", "grading", "lab", "lessons", "checks", "pictures", "training"),
     *("strategies", "planning", "lstm", "data", "meter", "launchers"),
-    *("trace", "machine", "interrupt", "course_files", "events"),
+    *("trace", "machine", "interrupt", "course_files", "events", "words"),
 )
 LANDING = """# API reference
 

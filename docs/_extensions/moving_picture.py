@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from course_lib.pictures.svg import CONTRIBUTORS, box, element, line, text
-from course_lib.pictures.widgets.all_reduce import AllReduce, Message, ring
+from course_lib.pictures.widgets.all_reduce import AllReduce, PieceMessage, ring
 
 SIZE = (640, 310)
 CELL, TALL = 44, 56  # a piece of the tensor on one rank
@@ -74,7 +74,7 @@ def _stripe(x: float, y: float, who: int, class_: str = "") -> str:
     return box(x + 2, y + TALL / 4 * who, CELL - 4, TALL / 4, class_, fill=CONTRIBUTORS[who])
 
 
-def _travelling(one: Message, number: int, way: AllReduce) -> str:
+def _travelling(one: PieceMessage, number: int, way: AllReduce) -> str:
     """A message: the piece as its sender has it, on its way to the same piece of the receiver."""
     (x, y), (to_x, to_y) = _cell(one.source, one.piece), _cell(one.target, one.piece)
     stripes = [_stripe(x, y, who) for who in sorted(way.held_after(number)[one.source][one.piece])]

@@ -33,12 +33,13 @@ class PageView(View):
 
     def __init__(self, number: int, explorer: Any, post: Callable[[str], None]) -> None:
         super().__init__(explorer, lambda news: post(json.dumps({"widget": number, "news": news})), ranks=False)
-        explorer.show_in(self)
+        explorer.view = self
 
     def facts(self) -> dict[str, Any]:
         """Those of the explorer, and which of its buttons are missing."""
         facts = super().facts()
-        names = " and ".join(f"“{button.label}”" for button in self.left_out)
+        left_out = [button for button in self.explorer.buttons if button not in self.buttons]
+        names = " and ".join(f"“{button.label}”" for button in left_out)
         if names:
             facts["help"] = f"{facts['help']} In the lesson itself, on your machine, there is also {names}.".strip()
         return facts

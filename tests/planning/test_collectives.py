@@ -6,9 +6,9 @@ from math import log2
 
 import pytest
 
-from course_lib.pictures.widgets.all_reduce import AllReduce, doubling, ring, through_root, ways_to_all_reduce
+from course_lib.pictures.widgets.all_reduce import WAYS, AllReduce, doubling, ring, through_root
 
-WAYS = [make(ranks) for ranks in range(2, 9) for make in (ring, through_root)] + [doubling(n) for n in (2, 4, 8)]
+ALL_REDUCES = [make(ranks) for ranks in range(2, 9) for make in (ring, through_root)] + [doubling(n) for n in (2, 4, 8)]
 
 
 def sums(way: AllReduce) -> list[list[int]]:
@@ -22,14 +22,14 @@ def sums(way: AllReduce) -> list[list[int]]:
     return held
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.ranks}")
+@pytest.mark.parametrize("way", ALL_REDUCES, ids=lambda way: f"{way.name}-{way.ranks}")
 def test_every_rank_ends_with_the_sum_and_nobody_is_counted_twice(way):
     total = sum(10**rank for rank in range(way.ranks))
     assert sums(way) == [[total] * way.pieces] * way.ranks
     assert all(len(held) == way.ranks for row in way.held_after(len(way.rounds)) for held in row)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: f"{way.name}-{way.ranks}")
+@pytest.mark.parametrize("way", ALL_REDUCES, ids=lambda way: f"{way.name}-{way.ranks}")
 def test_before_the_last_round_somebody_lacks_something(way):
     assert any(len(held) < way.ranks for row in way.held_after(len(way.rounds) - 1) for held in row)
 
@@ -50,7 +50,7 @@ def test_in_a_ring_everybody_sends_one_piece_to_the_right_in_every_round():
 
 
 def test_what_cannot_be_is_refused_in_a_sentence():
-    for make in ways_to_all_reduce().values():
+    for make in WAYS.values():
         with pytest.raises(ValueError, match="ranks=1: an all-reduce needs at least two"):
             make(1)
     with pytest.raises(ValueError, match="needs 2, 4, 8"):

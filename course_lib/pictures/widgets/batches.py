@@ -42,26 +42,20 @@ class BatchExplorer(Explorer):
         tokens, pool, ranks = (self.values[name] for name in ("tokens", "pool", "ranks"))
         batches = BucketedBatches(self.lengths, tokens, pool=pool).global_batches()
         load = load_of(batches, self.lengths, ranks)
-        shapes = [
-            legend([("forward", "tokens"), ("idle", "padding")], LEFT, 16),
-            _bars(self.lengths, batches[:SHOWN]),
-            _meters(load, ranks),
-        ]
         words = f"{tokens} tokens per batch, pools of {pool}, {counted(ranks, 'rank')}: {load}"
-        return Drawing("".join(shapes), 740, TOP + HEIGHT + 34, words)
+        return Drawing(self._bars(batches[:SHOWN]) + _meters(load, ranks), 740, TOP + HEIGHT + 34, words)
 
-
-def _bars(lengths: numpy.ndarray, batches: list[list[int]]) -> str:
-    cells = [len(batch) * int(lengths[batch].max()) for batch in batches]
-    tokens = [int(lengths[batch].sum()) for batch in batches]
-    highest, step = max(cells), WIDTH / len(batches)
-    shapes = [line(LEFT, TOP, LEFT, TOP + HEIGHT)]
-    for number, (all_cells, real) in enumerate(zip(cells, tokens, strict=True)):
-        x, padded, filled = LEFT + step * number, HEIGHT * all_cells / highest, HEIGHT * real / highest
-        shapes += [box(x + 1, TOP + HEIGHT - padded, step - 1.5, padded, "idle")]
-        shapes += [box(x + 1, TOP + HEIGHT - filled, step - 1.5, filled, "forward")]
-    shapes += [text(LEFT - 6, TOP + 10, f"{highest:,}", "ink", "end"), text(LEFT - 6, TOP + HEIGHT, "0", "ink", "end")]
-    return "".join([*shapes, text(LEFT, TOP + HEIGHT + 22, f"cells of the first {len(batches)} batches of the epoch")])
+    def _bars(self, batches: list[list[int]]) -> str:
+        cells = [len(batch) * int(self.lengths[batch].max()) for batch in batches]
+        tokens = [int(self.lengths[batch].sum()) for batch in batches]
+        scale, step, foot = HEIGHT / max(cells), WIDTH / len(batches), TOP + HEIGHT
+        shapes = [legend([("forward", "tokens"), ("idle", "padding")], LEFT, 16), line(LEFT, TOP, LEFT, foot)]
+        for number, (padded, filled) in enumerate(zip(cells, tokens, strict=True)):
+            x = LEFT + step * number
+            shapes += [box(x + 1, foot - padded * scale, step - 1.5, padded * scale, "idle")]
+            shapes += [box(x + 1, foot - filled * scale, step - 1.5, filled * scale, "forward")]
+        shapes += [text(LEFT - 6, TOP + 10, f"{max(cells):,}", "ink", "end"), text(LEFT - 6, foot, "0", "ink", "end")]
+        return "".join([*shapes, text(LEFT, foot + 22, f"cells of the first {len(batches)} batches of the epoch")])
 
 
 def _meters(load: Load, ranks: int) -> str:

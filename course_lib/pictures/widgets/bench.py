@@ -9,13 +9,13 @@ from course_lib.pictures import schedule_chart as chart
 from course_lib.pictures.svg import SHEET, Drawing, box, element, line, text
 from course_lib.pictures.widgets.bench_results import (
     PACE,
-    bound_like,
+    better_schedule,
+    bound_of,
     comparison,
     goal,
     named_schedules,
-    run_paced,
+    one_step,
     score_table,
-    search_like,
     why_stuck,
 )
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
@@ -30,11 +30,12 @@ from course_lib.planning.simulation import (
     TimedAction,
     Waiting,
     makespan,
-    simulate,
+    measured,
     simulate_until_stuck,
 )
 
 TOP = 48
+SIZES = ("stages", "micro_batches", "chunks")
 GAP = 74  # between the simulated rows and the measured ones
 
 
@@ -60,7 +61,6 @@ class ScheduleBench(Explorer):
         whole_number(chunks, "chunks", 1, 4)
         if start not in SCHEDULES:
             raise ValueError(f"start={start!r}: begin with {', '.join(SCHEDULES)}")
-        self._begin(start, stages, micro_batches, chunks)
         super().__init__(
             [
                 choice("start", "begin with", list(SCHEDULES), start),
@@ -79,24 +79,20 @@ class ScheduleBench(Explorer):
             ],
         )
 
-    def _begin(self, start: str, stages: int, micro_batches: int, chunks: int) -> None:
-        self.schedule = make_schedule(start, stages, micro_batches, chunks)
+    def changed(self, names: set[str]) -> None:
+        """Start over when the sizes change; keep the schedule when only the costs change."""
+        if names & {"start", *SIZES}:
+            self.press_again()
+        self.ran, self.found, self.news = (), None, ""
+
+    def press_again(self) -> None:
+        """Discard the schedule and start over."""
+        self.schedule = make_schedule(self.values["start"], *(self.values[name] for name in SIZES))
         self.before: list[Schedule] = []
         self.by_hand = True
         self.ran: tuple[TimedAction, ...] = ()
         self.found: Simulation | None = None
         self.news = ""
-
-    def changed(self, names: set[str]) -> None:
-        """Start over when the sizes change; keep the schedule when only the costs change."""
-        self.ran, self.found, self.news = (), None, ""
-        if names & {"start", "stages", "micro_batches", "chunks"}:
-            self.press_again()
-
-    def press_again(self) -> None:
-        """Discard the schedule and start over."""
-        sizes = (self.values[name] for name in ("stages", "micro_batches", "chunks"))
-        self._begin(self.values["start"], *sizes)
 
     def press_undo(self) -> None:
         """Undo the last move."""
@@ -106,11 +102,15 @@ class ScheduleBench(Explorer):
 
     def press_run(self) -> None:
         """Run the schedule on one real rank per stage, with a fixed time per action."""
+        from course_lib.launchers import launch
+
         try:
-            self.ran = run_paced(self.schedule, self.own_costs)
-            self.news = "Run on real ranks: compare the two pictures."
+            check(self.schedule)
         except IllegalSchedule:
             self.ran, self.news = (), "Not run: it would hang."
+            return
+        run = launch(one_step, self.schedule, self.own_costs, ranks=len(self.schedule.stages))
+        self.ran, self.news = measured(self.schedule, run.spans), "Run on real ranks: compare the two pictures."
 
     def press_search(self) -> None:
         """Search for a better order of the same actions, in which no stage holds more than the fullest one does now."""
@@ -119,13 +119,11 @@ class ScheduleBench(Explorer):
         except IllegalSchedule:
             self.news = "No search: the schedule on the bench never ends, so there is no memory limit to search within."
             return
-        better, bound = search_like(self.schedule, self.own_costs), bound_like(self.schedule, self.own_costs)
-        if better.makespan > simulate(self.schedule, self.own_costs).makespan * (1 - 1e-9):
-            self.found = None
-            self.news = f"Searched: no faster order of the same actions holds no more than yours; bound {bound:.4g}."
-            return
-        self.found = better
-        self.news = f"Found {better.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
+        found, bound = better_schedule(self.schedule, self.own_costs), bound_of(self.schedule, self.own_costs)
+        self.found = found
+        self.news = f"Searched: no faster order of the same actions holds no more than yours; bound {bound:.4g}."
+        if found:
+            self.news = f"Found {found.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
 
     def press_take(self) -> None:
         """Put the schedule that the search found on the bench."""
@@ -136,57 +134,51 @@ class ScheduleBench(Explorer):
         self.by_hand = False
         self.schedule, self.ran, self.news = self.found.schedule, (), "What was found is on the bench."
 
-    def moved(self, item: str, place: int) -> None:
+    def move(self, item: str, place: int) -> None:
         """Move an action to `place` in its stage's row; `item` is a stage and an action, "1:F2"."""
-        stage, action = _item(item, self.schedule)
-        row = [other for other in self.schedule.stages[stage] if other != action]
+        number, _, label = item.partition(":")
+        action, stages = Action.of(label), list(self.schedule.stages)
+        if not number.isdigit() or int(number) >= len(stages) or action not in stages[int(number)]:
+            raise ValueError(f"{item!r} is not in this schedule: write a stage and one of its actions, 1:F2")
+        stage = int(number)
+        row = [other for other in stages[stage] if other != action]
         row.insert(whole_number(place, "place", 0, len(row)), action)
         self.before.append(self.schedule)
-        stages = (*self.schedule.stages[:stage], tuple(row), *self.schedule.stages[stage + 1 :])
-        self.schedule = replace(self.schedule, name="yours", stages=stages)
-        self.ran = ()
+        stages[stage] = tuple(row)
+        self.schedule, self.ran = replace(self.schedule, name="yours", stages=tuple(stages)), ()
         self.news = f"Stage {stage} now does {self.schedule.label(action)} as number {place + 1} of {len(row)}."
+        self.redraw()
 
     @property
     def said(self) -> str:
         """Return the news, the goal, and what the schedule does, each on a separate line."""
-        return "\n".join(self._parts)
-
-    @property
-    def unavailable(self) -> tuple[str, ...]:
-        """Return the names of the buttons that have no effect now."""
-        return (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
-
-    @property
-    def costs(self) -> ActionCosts:
-        """Return the costs of one action of a whole stage, in units of a forward pass."""
-        return ActionCosts(1.0, self.values["backward"], self.values["link"])
+        return "\n".join(self._sentences)
 
     @property
     def own_costs(self) -> ActionCosts:
-        """Return the costs of one action of this schedule: a virtual stage has its share of the stage's costs."""
-        return self.costs.per_part(self.schedule)
+        """Return the costs of one action of this schedule: a virtual stage has its share of a whole stage's costs."""
+        return ActionCosts(1.0, self.values["backward"], self.values["link"]).per_part(self.schedule)
 
     def draw(self) -> Drawing:
-        timed, waiting = simulate_until_stuck(self.schedule, self.own_costs)
-        end, stages = makespan(timed), len(self.schedule.stages)
+        schedule, costs = self.schedule, self.own_costs
+        timed, waiting = simulate_until_stuck(schedule, costs)
+        end, stages = makespan(timed), len(schedule.stages)
         # Actions that never start are placed after the point where everything has stopped.
         begun, placed = {(step.stage, step.action) for step in timed}, list(timed)
         held = []
-        for stage, actions in enumerate(self.schedule.stages):
+        for stage, actions in enumerate(schedule.stages):
             started = [action for action in actions if (stage, action) in begun]
-            held.append(fullest(held_after_each(started)).share_of(self.schedule.pieces))
+            held.append(fullest(held_after_each(started)).share_of(schedule.pieces))
             at = end
             for action in (action for action in actions if (stage, action) not in begun):
-                placed.append(TimedAction(stage, action, at, at + self.own_costs.of(action, stage, self.schedule)))
+                placed.append(TimedAction(stage, action, at, at + costs.of(action, stage, schedule)))
                 at = placed[-1].end
         longest = max(makespan(placed), makespan(self.ran) / PACE)  # the same scale for simulated and measured rows
         scale, bottom = chart.WIDTH / longest, TOP + chart.ROW * stages
-        axis = "simulated, in units of a forward action" + (chart.DARKER if self.schedule.virtual > 1 else "")
+        axis = "simulated, in units of a forward action" + (chart.DARKER if schedule.virtual > 1 else "")
         shapes = [
             chart.kinds_legend(placed, chart.LEFT, 16),
-            chart.row_names(stages, TOP),
-            chart.idle_rows(stages, TOP, scale * (end if timed else longest)),
+            chart.rows(stages, TOP, scale * (end if timed else longest)),
             self._boxes(placed, len(timed), scale),
             chart.held_bars(held, TOP),
             chart.time_axis(longest, scale, bottom, axis),
@@ -197,46 +189,41 @@ class ScheduleBench(Explorer):
             shapes += [text(x + 4, TOP - 11, "from here on, every stage waits", "ink small")]
         height = bottom + 40
         if self.ran:
-            top, paced, sizes = bottom + GAP, scale / PACE, (self.schedule.chunks, self.schedule.virtual)
+            top, paced, sizes = bottom + GAP, scale / PACE, (schedule.chunks, schedule.virtual)
             shapes += [
                 text(chart.LEFT, top - 10, "measured on real ranks, paced, on the same scale", "ink strong"),
-                chart.row_names(stages, top),
-                chart.idle_rows(stages, top, makespan(self.ran) * paced),
+                chart.rows(stages, top, makespan(self.ran) * paced),
                 chart.plain_boxes(self.ran, paced, top, sizes),
             ]
             height += GAP + chart.ROW * stages
-        simulation = None if waiting else Simulation(self.schedule, timed)
-        bound = bound_like(self.schedule, self.own_costs) if simulation else None
-        others = named_schedules(self.schedule, self.costs)
-        below = score_table(simulation, others, self.found, bound) + written(self.schedule)
-        self._parts = self._words(simulation, waiting, others)
-        return Drawing("".join(shapes), SHEET, height, " ".join(self._parts), below, parts=True)
+        simulation = None if waiting else Simulation(schedule, timed)
+        bound = bound_of(schedule, costs) if simulation else None
+        ratios = self.values["backward"], self.values["link"]
+        others = named_schedules(stages, schedule.micro_batches, schedule.chunks, *ratios)
+        below = score_table(simulation, others, self.found, bound) + written(schedule)
+        self.unavailable = (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
+        self._sentences = self._words(simulation, waiting, others)
+        return Drawing("".join(shapes), SHEET, height, " ".join(self._sentences), below, parts=True)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
-        """Draw the actions, each focusable and movable; those after `running` never start."""
-        place_of = {
-            (stage, action): place
-            for stage, actions in enumerate(self.schedule.stages)
-            for place, action in enumerate(actions)
-        }
-        in_order = sorted(enumerate(placed), key=lambda pair: (pair[1].stage, place_of[pair[1].stage, pair[1].action]))
-        shapes = []
-        for number, step in in_order:
-            action, starts = step.action, number < running
-            left, width = chart.LEFT + step.start * scale, (step.end - step.start) * scale
-            top = TOP + chart.ROW * step.stage
-            class_, ink = (chart.color_class(action), chart.ink_on(action)) if starts else ("stuck", "ink")
-            drawn = box(left + 0.5, top, max(1.0, width - 1), chart.TALL, class_, rx=2)
-            # Without a color, the label shows the kind.
-            shown = chart.fitting_label(action, width, self.schedule.chunks, self.schedule.virtual, kind=not starts)
-            if shown:
-                middle = left + width / 2, top + chart.TALL / 2 + 4.5
-                drawn += text(*middle, shown, ink, "middle", aria_hidden="true")
-            label, place = self.schedule.label(action), place_of[step.stage, action]
-            times = f"from {step.start:.4g} to {step.end:.4g}" if starts else "never starts"
-            words = f"stage {step.stage}, number {place + 1}: {NAMES[action.kind]} {label}, {times}"
-            data = {"data_item": f"{step.stage}:{label}", "data_row": step.stage, "data_place": place}
-            shapes.append(element("g", drawn, **data, tabindex=-1, role="button", aria_label=words))
+        """Draw the actions, each focusable and movable, row by row; the first `running` of `placed` start."""
+        schedule, shapes = self.schedule, []
+        at = {(step.stage, step.action): (step, number < running) for number, step in enumerate(placed)}
+        for stage, row in enumerate(schedule.stages):
+            for place, action in enumerate(row):
+                step, starts = at[stage, action]
+                class_, ink = chart.look(action) if starts else ("stuck", "ink")
+                left, width = chart.LEFT + step.start * scale, (step.end - step.start) * scale
+                top, label = TOP + chart.ROW * stage, schedule.label(action)
+                drawn = box(left + 0.5, top, max(1.0, width - 1), chart.TALL, class_, rx=2)
+                # Without a color, the label shows the kind.
+                if shown := chart.fitting_label(action, width, schedule.chunks, schedule.virtual, kind=not starts):
+                    middle = left + width / 2, top + chart.TALL / 2 + 4.5
+                    drawn += text(*middle, shown, ink, "middle", aria_hidden="true")
+                times = f"from {step.start:.4g} to {step.end:.4g}" if starts else "never starts"
+                words = f"stage {stage}, number {place + 1}: {NAMES[action.kind]} {label}, {times}"
+                data = {"data_item": f"{stage}:{label}", "data_row": stage, "data_place": place}
+                shapes.append(element("g", drawn, **data, tabindex=-1, role="button", aria_label=words))
         return "".join(shapes)
 
     def _words(
@@ -250,11 +237,3 @@ class ScheduleBench(Explorer):
             words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
         towards = goal(simulation, others, len(self.before)) if self.by_hand else ""
         return [part for part in (self.news, towards, words) if part]
-
-
-def _item(item: str, schedule: Schedule) -> tuple[int, Action]:
-    stage, _, label = item.partition(":")
-    action = Action.of(label)
-    if not stage.isdigit() or int(stage) >= len(schedule.stages) or action not in schedule.stages[int(stage)]:
-        raise ValueError(f"{item!r} is not in this schedule: write a stage and one of its actions, 1:F2")
-    return int(stage), action

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from course_lib.pictures.svg import table
 from course_lib.planning.actions import IllegalSchedule
 from course_lib.planning.schedule import Schedule, Waiting, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.search import find_schedule, lower_bound
-from course_lib.planning.simulation import ActionCosts, Simulation, TimedAction, measured, simulate
+from course_lib.planning.simulation import ActionCosts, Simulation, simulate
 from course_lib.words import counted
 
 
-def named_schedules(schedule: Schedule, costs: ActionCosts) -> Mapping[str, Simulation]:
-    """Return the named schedules for the same work. With one chunk, a wavefront is 1F1B.
-
-    `costs` are for a whole stage: a virtual stage has its share of them.
-    """
-    return _named_schedules(len(schedule.stages), schedule.micro_batches, schedule.chunks, costs)
-
-
-@lru_cache(maxsize=16)  # moving an action does not change these arguments
-def _named_schedules(stages: int, micro_batches: int, chunks: int, costs: ActionCosts) -> Mapping[str, Simulation]:
+@lru_cache(maxsize=16)  # moving an action does not change the arguments
+def named_schedules(
+    stages: int, micro_batches: int, chunks: int, backward: float, link: float
+) -> Mapping[str, Simulation]:
+    """Return the named schedules of these sizes, whose forward actions take 1. With one chunk, a wavefront is 1F1B."""
+    costs = ActionCosts(1.0, backward, link)  # of a whole stage: a virtual stage has its share of them
     names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
     schedules = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
     return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in schedules.items()}
 
 
 def score_table(
-    yours: Simulation | None,
-    others: Mapping[str, Simulation],
-    found: Simulation | None = None,
-    bound: float | None = None,
+    yours: Simulation | None, others: Mapping[str, Simulation], found: Simulation | None, bound: float | None
 ) -> str:
     """Return a table with your schedule, the named ones, the one that a search found, and the lower bound."""
     rows = [] if yours else [["yours", "never ends", "", "", ""]]
@@ -54,21 +48,20 @@ def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
         f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
         f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
     )
-    order = {name: _order(simulation, yours) for name, simulation in others.items()}
-    better, equal = ([name for name, place in order.items() if place == sign] for sign in (-1, 0))
+    better, equal = [], []
+    time, held = yours.makespan, sum(share.total for share in yours.peak_share)
+    for name, other in others.items():
+        slower = other.makespan - time
+        if abs(slower) <= 1e-9 * max(other.makespan, 1):  # as fast, within rounding: compare the memory
+            slower = sum(share.total for share in other.peak_share) - held
+        if abs(slower) <= 1e-9:
+            equal.append(name)
+        elif slower < 0:
+            better.append(name)
     if better:
         return f"{facts} Named schedules that are faster, or as fast with less memory: {', '.join(better)}."
     as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
     return f"{facts} No named schedule is better; {as_good}."
-
-
-def _order(other: Simulation, yours: Simulation) -> int:
-    """Return -1 if the other one is better, by time and then by memory, 0 if equal within rounding, else 1."""
-    time, own_time = other.makespan, yours.makespan
-    if abs(time - own_time) > 1e-9 * max(time, 1):
-        return -1 if time < own_time else 1
-    held, own_held = (sum(share.total for share in simulation.peak_share) for simulation in (other, yours))
-    return (held > own_held + 1e-9) - (held < own_held - 1e-9)
 
 
 def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int) -> str:
@@ -90,32 +83,21 @@ def _fullest(simulation: Simulation) -> float:
 TRIES = 6000  # not more, because a learner is waiting; most searches take a second
 
 
-def search_like(schedule: Schedule, costs: ActionCosts) -> Simulation:
-    """Return a good schedule of the same actions, in which no stage holds more than this schedule's fullest stage."""
-    sizes = len(schedule.stages), schedule.micro_batches
+def better_schedule(schedule: Schedule, costs: ActionCosts) -> Simulation | None:
+    """Return a faster schedule of the same actions, in which no stage holds more than this schedule's fullest stage."""
     memory = max(share.total for share in schedule.peak_share)
-    found = find_schedule(*sizes, costs, memory=memory, **_question(schedule), tries=TRIES)
-    return simulate(found, costs)
+    found = simulate(find_schedule(**_sizes(schedule), costs=costs, memory=memory, tries=TRIES), costs)
+    return found if found.makespan <= simulate(schedule, costs).makespan * (1 - 1e-9) else None
 
 
-def bound_like(schedule: Schedule, costs: ActionCosts) -> float:
+def bound_of(schedule: Schedule, costs: ActionCosts) -> float:
     """Return a makespan that no schedule of the same actions can beat, whatever it holds."""
-    question = tuple(sorted(_question(schedule).items()))
-    return _bound(len(schedule.stages), schedule.micro_batches, costs, question)
+    return lower_bound(**_sizes(schedule), costs=costs)
 
 
-@lru_cache(maxsize=64)  # moving an action does not change these arguments
-def _bound(stages: int, micro_batches: int, costs: ActionCosts, question: tuple) -> float:
-    return lower_bound(stages, micro_batches, costs, **dict(question))
-
-
-def _question(schedule: Schedule) -> dict:
-    return {
-        "chunks": schedule.chunks,
-        "virtual": schedule.virtual,
-        "layout": schedule.layout,
-        "split": bool(schedule.split),
-    }
+def _sizes(schedule: Schedule) -> dict[str, Any]:
+    sizes = {name: getattr(schedule, name) for name in ("micro_batches", "chunks", "virtual", "layout")}
+    return {"stages": len(schedule.stages), "split": bool(schedule.split), **sizes}
 
 
 def why_stuck(schedule: Schedule, waiting: Sequence[Waiting]) -> str:
@@ -136,15 +118,6 @@ def why_stuck(schedule: Schedule, waiting: Sequence[Waiting]) -> str:
 PACE = 0.02  # seconds per forward action
 
 
-def run_paced(schedule: Schedule, costs: ActionCosts) -> tuple[TimedAction, ...]:
-    """Run the schedule with one rank per stage, over this machine's links. Returns the actions, timed in seconds."""
-    from course_lib.launchers import launch
-
-    check(schedule)
-    run = launch(one_step, schedule, costs, ranks=len(schedule.stages))
-    return measured(schedule, run.spans)
-
-
 def one_step(schedule: Schedule, costs: ActionCosts) -> None:
     """Run two training steps on each rank; only the second is recorded, to leave out the setup."""
     from functools import partial
@@ -160,8 +133,9 @@ def one_step(schedule: Schedule, costs: ActionCosts) -> None:
     parts = schedule.stage_map.positions
     model = lstm_model(features=2, hidden=8, layers=max(1, parts - 2), outputs=1)
     forward, backward = costs.forward, costs.backward
-    assert isinstance(forward, (int, float)), "the bench has one number for all stages"
-    assert isinstance(backward, (int, float)), "the bench has one number for all stages"
+    # The bench has one number for all stages.
+    assert isinstance(forward, (int, float))
+    assert isinstance(backward, (int, float))
     pace = ActionCosts(PACE * forward, PACE * backward)
     strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
     steps = max(2, schedule.chunks)

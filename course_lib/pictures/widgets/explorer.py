@@ -7,7 +7,8 @@ same controls and the same picture.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,26 +31,15 @@ class Control:
     kind: str = "slider"
     plays: bool = False
 
-    def to_page(self) -> dict[str, Any]:
-        """Return what the page needs to show the control. The page identifies values by their places in `options`."""
-        return {name: value for name, value in vars(self).items() if name not in ("options", "start")}
-
 
 def slider(
-    name: str,
-    label: str,
-    options: Sequence[Any] | Mapping[Any, str],
-    start: Any,
-    plays: bool = False,
+    name: str, label: str, options: Sequence[Any] | Mapping[Any, str], start: Any, plays: bool = False
 ) -> Control:
     """Return a slider over numbers; a mapping gives each number a label. It starts at the option nearest to `start`."""
-    named = dict(options) if isinstance(options, Mapping) else {value: _number(value) for value in options}
-    nearest = min(named, key=lambda option: abs(option - start))
-    return Control(name, label, tuple(named), tuple(named.values()), nearest, plays=plays)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    if not isinstance(options, Mapping):
+        options = {value: f"{value:,}" if isinstance(value, int) else f"{value:g}" for value in options}
+    nearest = min(options, key=lambda option: abs(option - start))
+    return Control(name, label, tuple(options), tuple(options.values()), nearest, plays=plays)
 
 
 def round_numbers(low: float, high: float) -> tuple[float, ...]:
@@ -65,8 +55,8 @@ def powers_of_two(low: int, high: int) -> tuple[int, ...]:
 
 def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], start: Any) -> Control:
     """Return a control that selects one item of a list. A mapping gives each option a label."""
-    named = dict(options) if isinstance(options, Mapping) else {option: option for option in options}
-    return Control(name, label, tuple(named), tuple(named.values()), start, "choice")
+    words = tuple(options.values()) if isinstance(options, Mapping) else tuple(options)
+    return Control(name, label, tuple(options), words, start, "choice")
 
 
 @dataclass(frozen=True)
@@ -86,38 +76,33 @@ class Explorer:
     """Controls, buttons, and a picture that is redrawn whenever you use one of them.
 
     A subclass has a `title` and a `draw` method. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python
-    what a learner does with the mouse.
+    what a learner does with the mouse. `unavailable` names the buttons that have no effect now, and `view` shows the
+    explorer: its method `show` is called whenever the picture is redrawn.
     """
 
     title = "Explorer"
     help = ""
+    unavailable: tuple[str, ...] = ()
 
     def __init__(self, controls: Sequence[Control], buttons: Sequence[Button] = ()) -> None:
         self.controls = {control.name: control for control in controls}
         self.buttons = tuple(buttons)
         self.values: dict[str, Any] = {control.name: control.start for control in controls}
+        self.view: Any = None
+        self.changed(set(self.controls))
         self.drawing = self.draw()
-        self._live: Any = None
 
     def draw(self) -> Drawing:
         """Draw the picture for the current values."""
         raise NotImplementedError
 
     def changed(self, names: set[str]) -> None:
-        """Update values that depend on the changed ones. This is called before the picture is redrawn."""
+        """Update what depends on these values before they are drawn; for the first picture, `names` has all of them."""
 
     @property
     def said(self) -> str:
         """Return the text that the page shows with the picture; each line is a paragraph."""
         return self.drawing.alt
-
-    @property
-    def unavailable(self) -> tuple[str, ...]:
-        """Return the names of the buttons that have no effect now."""
-        return ()
-
-    def moved(self, item: str, place: int) -> None:
-        """Handle a move of an item in the picture to a new place."""
 
     def set(self, **values: Any) -> None:
         """Set values, as the controls do."""
@@ -140,31 +125,20 @@ class Explorer:
         self.redraw()
 
     def move(self, item: str, place: int) -> None:
-        """Move something in the picture."""
-        self.moved(item, place)
-        self.redraw()
-
-    def offer(self, name: str, options: Sequence[Any]) -> None:
-        """Replace the options of a slider. The current value stays if it is still an option; otherwise the last option
-        is chosen.
-        """
-        old = self.controls[name]
-        words = tuple(map(_number, options))
-        self.controls[name] = replace(old, options=tuple(options), words=words)
-        if self.values[name] not in options:
-            self.values[name] = options[-1]
+        """Move an item of the picture to another place, in an explorer whose picture has such items."""
+        raise NotImplementedError
 
     def redraw(self) -> None:
         """Draw the current values, and update the view."""
         self.drawing = self.draw()
-        if self._live is not None:
-            self._live.show()
+        if self.view is not None:
+            self.view.show()
 
     def __repr__(self) -> str:
         return f"{self.title}. {self.drawing.alt}"
 
     def showcase(self) -> Drawing:
-        """Return the picture to show if widgets cannot run: the current one."""
+        """Return the picture to show if widgets cannot run."""
         return self.drawing
 
     def still(self) -> dict[str, str]:
@@ -176,26 +150,18 @@ class Explorer:
             "image/svg+xml": drawing.alone,
         }
 
-    def show_in(self, view: Any) -> None:
-        """Call `view.show()` from now on whenever the picture is redrawn."""
-        self._live = view
-
     def live(self) -> Any:
         """Return the widget for a notebook; None if `anywidget` is not installed."""
-        if self._live is None:
-            try:
-                self._live = live_view()(self)
-            except ImportError:
-                return None
-        return self._live
+        if self.view is None:
+            with suppress(ImportError):
+                self.view = live_view()(self)
+        return self.view
 
     def _ipython_display_(self) -> None:
-        """Display the still picture and, as a separate output, the widget. If a front end finds no model, it replaces
-        the whole output with an error, which would hide a picture in the same output. The style sheet shows only one of
-        the two.
-        """
+        """Display the still picture and the widget, of which the style sheet shows only one."""
         from IPython.display import display
 
+        # Two outputs, because a front end that finds no model replaces the widget's whole output with an error.
         display(self.still(), raw=True)
         if self.live() is not None:
             display(self.live())
@@ -233,11 +199,6 @@ class View:
         self.explorer, self.tell = explorer, tell
         self.buttons = tuple(button for button in explorer.buttons if ranks or not button.ranks)
 
-    @property
-    def left_out(self) -> tuple[Button, ...]:
-        """The explorer's buttons that this view leaves out."""
-        return tuple(button for button in self.explorer.buttons if button not in self.buttons)
-
     def facts(self) -> dict[str, Any]:
         """Return what never changes."""
         buttons = [{"name": button.name, "label": button.label} for button in self.buttons]
@@ -246,8 +207,9 @@ class View:
     def state(self) -> dict[str, Any]:
         """Return what changes whenever the picture is redrawn."""
         controls, values, drawing = self.explorer.controls, self.explorer.values, self.explorer.drawing
+        shown = ("name", "label", "words", "kind", "plays")
         return {
-            "controls": [control.to_page() for control in controls.values()],
+            "controls": [{name: getattr(control, name) for name in shown} for control in controls.values()],
             "places": {name: control.options.index(values[name]) for name, control in controls.items()},
             "picture": drawing.in_page,
             "below": drawing.below,
@@ -257,23 +219,18 @@ class View:
 
     def choose(self, places: Mapping[str, int]) -> None:
         """Apply the places of the page's controls."""
-        chosen = {}
-        for name, place in places.items():
-            options = self.explorer.controls[name].options
-            chosen[name] = options[min(place, len(options) - 1)]  # the page may not have the new options yet
-        self.explorer.set(**chosen)
+        options = {name: self.explorer.controls[name].options for name in places}
+        # The page may not have the new options yet.
+        self.explorer.set(**{name: options[name][min(place, len(options[name]) - 1)] for name, place in places.items()})
 
     def handle(self, message: Mapping[str, Any]) -> None:
         """Handle a move or a button press in the page."""
         if "move" in message:
             self.explorer.move(message["move"], message["to"])
-        elif "press" in message:
-            self._press(message["press"])
-
-    def _press(self, name: str) -> None:
-        """Press a button. The widget shows any error, because no cell waits for the result and could show it."""
+            return
+        name = message["press"]
         self.tell({"busy": next((button.slow for button in self.buttons if button.name == name), "")})
-        try:
+        try:  # the widget shows any error, because no cell waits for the result and could show it
             self.explorer.press(name)
         except KeyboardInterrupt:
             self.tell({"said": "Interrupted."})
@@ -316,7 +273,7 @@ def live_view() -> type[Any]:
             self._tell(self._view.facts())
             self.show()
             self.observe(self._chosen, names="places")
-            self.on_msg(self._received)
+            self.on_msg(lambda _, message, __: self._view.handle(message))
 
         def __repr__(self) -> str:
             """Return the text to show below the still picture if there are no widgets."""
@@ -337,8 +294,5 @@ def live_view() -> type[Any]:
         def _chosen(self, change: Any) -> None:
             if not self._telling:
                 self._view.choose(change["new"])
-
-        def _received(self, _: Any, message: dict[str, Any], __: Any) -> None:
-            self._view.handle(message)
 
     return LiveView

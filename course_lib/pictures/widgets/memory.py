@@ -23,7 +23,7 @@ class MemoryExplorer(Explorer):
     title = "The memory of a training step"
 
     def __init__(self) -> None:
-        self.before: Memory | None = None
+        self.now: Memory | None = None
         super().__init__(
             [
                 slider("hidden", "hidden units", powers_of_two(64, 16384), 1024),
@@ -39,7 +39,6 @@ class MemoryExplorer(Explorer):
                 choice("device", "memory of a device", DEVICES, 8),
             ]
         )
-        self.now = self.memory()
 
     def memory(self) -> Memory:
         """Return the memory that one rank needs."""
@@ -50,8 +49,7 @@ class MemoryExplorer(Explorer):
 
     def changed(self, names: set[str]) -> None:
         """Save the previous memory for comparison."""
-        now = self.memory()
-        if now != self.now:
+        if (now := self.memory()) != self.now:
             self.before, self.now = self.now, now
 
     def draw(self) -> Drawing:

@@ -24,21 +24,11 @@ INSIDE = {rate: f"{rate} GB/s" for rate in (5, 25, 50, 100, 300, 450, 900)}
 BETWEEN = {rate: f"{rate} GB/s" for rate in (0.1, 1, 3, 12, 25, 50, 100, 400)}
 DEVICES = {size: f"{size} GiB" for size in (16, 24, 40, 80, 141, 192)}
 MOST_ROWS = 8  # in the picture: with the controls, they fit on a laptop's screen; the table has all rows
-GROUPS = {  # how the parts of a plan's time are drawn
-    "computing": "forward",
-    "recomputing": "forward",
-    "starting actions": "forward",
-    "bubble": "idle",
-    "messages": "idle",
-    "gathering and summing": "communication",
-    "summing gradients": "communication",
-    "updating weights": "update",
-}
-PARTS = {
-    "forward": "computing",
-    "idle": "bubble and messages",
-    "communication": "sums and gathering",
-    "update": "updating weights",
+PARTS = {  # how the parts of a plan's time are drawn, with the plan's own names
+    "forward": ("computing", ("computing", "recomputing", "starting actions")),
+    "idle": ("bubble and messages", ("bubble", "messages")),
+    "communication": ("sums and gathering", ("gathering and summing", "summing gradients")),
+    "update": ("updating weights", ("updating weights",)),
 }
 
 
@@ -59,10 +49,8 @@ class Candidate:
     def parts(self) -> dict[str, float]:
         """Return the seconds of a step, by how they are drawn."""
         assert self.plan is not None
-        grouped = dict.fromkeys(PARTS, 0.0)
-        for part, seconds in self.plan.parts.items():
-            grouped[GROUPS[part]] += seconds
-        return grouped
+        seconds = self.plan.parts
+        return {part: sum(seconds.get(name, 0.0) for name in names) for part, (_, names) in PARTS.items()}
 
 
 class MeshExplorer(Explorer):
@@ -83,52 +71,35 @@ class MeshExplorer(Explorer):
                 slider("sequences", "sequences per update", powers_of_two(8, 8192), 512),
                 slider("devices", "devices", powers_of_two(1, 512), 16),
                 slider("per_node", "devices per node", [1, 2, 4, 8, 16], 8),
-                slider(
-                    "inside",
-                    "link inside a node",
-                    INSIDE,
-                    300,
-                ),
-                slider(
-                    "between",
-                    "link between nodes",
-                    BETWEEN,
-                    25,
-                ),
+                slider("inside", "link inside a node", INSIDE, 300),
+                slider("between", "link between nodes", BETWEEN, 25),
                 choice("memory", "memory of a device", DEVICES, 80),
                 choice("precision", "precision", ["float32", "tf32", "bfloat16"], "tf32"),
                 choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
             ]
         )
 
-    @property
-    def work(self) -> Work:
-        """Return the work of one update."""
-        model = lstm_size(VOCABULARY, self.values["hidden"], self.values["layers"])
-        size, chosen = BatchSize(STEPS, self.values["sequences"]), ("precision", "optimizer")
-        return Work.of(model, size, h200_block_times(), **{name: self.values[name] for name in chosen})
-
-    @property
-    def network(self) -> Network:
-        """Return the links that the sliders describe."""
-        inside = Link(LATENCY_INSIDE, 1e9 * self.values["inside"])
-        return Network(inside, Link(LATENCY_BETWEEN, 1e9 * self.values["between"]), self.values["per_node"])
-
     def candidates(self) -> list[Candidate]:
         """Return every mesh of the devices: first those that fit, fastest first, then the others."""
-        devices, memory, work = self.values["devices"], self.values["memory"] * 2**30, self.work
+        chosen = self.values
+        devices, memory = chosen["devices"], chosen["memory"] * 2**30
+        model = lstm_size(VOCABULARY, chosen["hidden"], chosen["layers"])
+        ways = {name: chosen[name] for name in ("precision", "optimizer")}
+        work = Work.of(model, BatchSize(STEPS, chosen["sequences"]), h200_block_times(), **ways)
+        inside, between = Link(LATENCY_INSIDE, 1e9 * chosen["inside"]), Link(LATENCY_BETWEEN, 1e9 * chosen["between"])
         try:
-            all_plans = plans(work, devices, self.network, overhead=OVERHEAD, **PIECES)
+            all_plans = plans(work, devices, Network(inside, between, chosen["per_node"]), overhead=OVERHEAD, **PIECES)
         except CannotPlace:
             all_plans = []
         in_order = sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds))
         best = sorted(best_of_each_way(in_order), key=lambda plan: (plan.bytes > memory, plan.seconds))
         fastest = min((plan.seconds for plan in best if plan.bytes <= memory), default=0.0)
-        names = [f"{plan.mesh}, {plan.neighbors}" if plan.neighbors else plan.mesh for plan in best]
-        reasons = [_why_not(plan, memory, fastest) for plan in best]
-        candidates = [Candidate(*found) for found in zip(names, best, reasons, strict=True)]
-        divisors = {number for number in range(1, devices + 1) if devices % number == 0}
-        for stages in sorted(divisors - {plan.stages for plan in best}):
+        candidates = []
+        for plan in best:
+            name = f"{plan.mesh}, {plan.neighbors}" if plan.neighbors else plan.mesh
+            candidates.append(Candidate(name, plan, _why_not(plan, memory, fastest)))
+        planned = {plan.stages for plan in best}
+        for stages in (number for number in range(1, devices + 1) if devices % number == 0 and number not in planned):
             replicas = devices // stages
             reason = f"{replicas} replicas, but only {work.sequences} sequences"
             if stages > len(work.blocks):
@@ -138,23 +109,17 @@ class MeshExplorer(Explorer):
 
     def draw(self) -> Drawing:
         everything = self.candidates()
-        candidates, drawn = everything[:MOST_ROWS], [candidate for candidate in everything if candidate.plan]
+        candidates = everything[:MOST_ROWS]
         longest = max((candidate.plan.seconds for candidate in candidates if candidate.plan), default=1.0)
-        shapes = [legend([*PARTS.items()], 0, 16), text(0, TOP - 12, "mesh", "ink strong")]
-        shapes.append(text(LEFT, TOP - 12, "time of an update", "ink strong"))
+        shapes = [legend([(part, words) for part, (words, _) in PARTS.items()], 0, 16)]
+        shapes += [text(0, TOP - 12, "mesh", "ink strong"), text(LEFT, TOP - 12, "time of an update", "ink strong")]
         for number, candidate in enumerate(candidates):
-            shapes.append(_row(candidate, longest, TOP + ROW * number))
-        rows = [
-            [
-                candidate.name,
-                str(candidate.plan.pieces),
-                time_in_words(candidate.plan.seconds),
-                memory_in_words(candidate.plan.bytes),
-                candidate.reason or "the fastest that fits",
-            ]
-            for candidate in drawn
-            if candidate.plan
-        ]
+            shapes.append(_row(candidate, WIDTH / longest, TOP + ROW * number))
+        rows = []
+        for candidate in everything:
+            if plan := candidate.plan:
+                facts = str(plan.pieces), time_in_words(plan.seconds), memory_in_words(plan.bytes)
+                rows.append([candidate.name, *facts, candidate.reason or "the fastest that fits"])
         head = ["replicas x stages or shards", "pieces", "update", "per device", "verdict"]
         below = table(head, rows, "The same in numbers")
         return Drawing("".join(shapes), 740, TOP + ROW * len(candidates) + 8, self._words(candidates), below)
@@ -163,16 +128,14 @@ class MeshExplorer(Explorer):
         best = candidates[0]
         if best.plan is None or best.reason:
             return f"No mesh of {counted(self.values['devices'], 'device')} will do. {best.name}: {best.reason}."
-        shares = {PARTS[part]: seconds / best.plan.seconds for part, seconds in best.parts.items()}
+        shares = {PARTS[part][0]: seconds / best.plan.seconds for part, seconds in best.parts.items()}
         spent = ", ".join(f"{share:.0%} {name}" for name, share in shares.items())
         sentence = (
             f"{best.name} wins, with {best.plan.pieces}: "
             f"{time_in_words(best.plan.seconds)} per update, of which {spent}; {memory_in_words(best.plan.bytes)} "
             "on the fullest device."
         )
-        for candidate in candidates[1:3]:
-            sentence += f" {candidate.name}: {candidate.reason}."
-        return sentence
+        return sentence + "".join(f" {candidate.name}: {candidate.reason}." for candidate in candidates[1:3])
 
 
 def _why_not(plan: Plan, memory: int, fastest: float) -> str:
@@ -184,16 +147,16 @@ def _why_not(plan: Plan, memory: int, fastest: float) -> str:
     parts = Candidate(plan.mesh, plan, "").parts
     worst = max(("idle", "communication"), key=lambda part: parts[part])
     share = parts[worst] / plan.seconds
-    return f"{plan.seconds / fastest:.2f} times as long; {share:.0%} of it is {PARTS[worst]}"
+    return f"{plan.seconds / fastest:.2f} times as long; {share:.0%} of it is {PARTS[worst][0]}"
 
 
-def _row(candidate: Candidate, longest: float, top: float) -> str:
+def _row(candidate: Candidate, scale: float, top: float) -> str:
     ink, words = "ink" if candidate.reason else "ink strong", candidate.reason.split(";")[0] or "the fastest that fits"
     parts = candidate.parts if candidate.plan else {}
     if candidate.reason.startswith("does not fit"):
         parts = {"stuck": sum(parts.values())}
     shapes, x = [text(0, top + 15.5, candidate.name, ink)], float(LEFT)
     for part, seconds in parts.items():
-        shapes.append(box(x, top, WIDTH * seconds / longest, TALL, part))
-        x += WIDTH * seconds / longest
+        shapes.append(box(x, top, seconds * scale, TALL, part))
+        x += seconds * scale
     return "".join([*shapes, text(x + 8, top + 15.5, words, ink)])

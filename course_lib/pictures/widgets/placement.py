@@ -28,7 +28,7 @@ class PlacementExplorer(Explorer):
         if not 2 <= stages <= len(self.costs):
             raise ValueError(f"stages={stages}: {len(self.costs)} blocks can be cut into 2 to {len(self.costs)} stages")
         self.best = balanced(self.costs, stages)
-        self.moved_a_cut, self.compared, self.news = False, False, ""
+        self.compared = False
         begins = range(1, len(self.costs))
         super().__init__(
             [
@@ -39,12 +39,13 @@ class PlacementExplorer(Explorer):
         )
 
     def changed(self, names: set[str]) -> None:
-        """Remember that you have moved a cut, so that there is something to compare."""
-        self.moved_a_cut, self.news = self.moved_a_cut or bool(names), ""
+        """Forget what the button has answered."""
+        self.news = ""
 
     def press_compare(self) -> None:
         """Show the solver's placement from now on, if you have moved a cut."""
-        self.compared = self.moved_a_cut
+        moved = any(self.values[name] != control.start for name, control in self.controls.items())
+        self.compared = self.compared or moved
         self.news = "" if self.compared else "First move a cut. "
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from math import log2
 
 from course_lib.pictures.svg import Drawing, element, line, path, table, text
@@ -16,19 +15,15 @@ LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # the axes
 TRIED = (2, 4)  # numbers of ranks to measure
 MOST_BYTES, MOST_SECONDS = 100e6, 0.5  # limits for a measurement on this machine
 KINDS = {"strong": "strong: the same batch, divided", "weak": "weak: a batch for each rank"}
+TIMES = {seconds: time_in_words(seconds) for seconds in round_numbers(1e-3, 10)}
+LATENCIES = {seconds: time_in_words(seconds) for seconds in round_numbers(1e-6, 1e-2)}
+SIZES = {size: size_in_words(size) for size in round_numbers(1e4, 1e10)}
+RATES = {size: f"{size_in_words(size)}/s" for size in round_numbers(1e8, 1e12)}
 
 
 def explore_scaling() -> ScalingExplorer:
     """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine reaches."""
     return ScalingExplorer()
-
-
-def speed_up(kind: str, ranks: float, compute: float, size: float, link: Link) -> float:
-    """Return the speed-up over one rank, if a ring all-reduce follows the computation."""
-    all_reduce = link.all_reduce_seconds(size, ranks)
-    if kind == "weak":
-        return ranks * compute / (compute + all_reduce)
-    return compute / (compute / ranks + all_reduce)
 
 
 class ScalingExplorer(Explorer):
@@ -37,15 +32,13 @@ class ScalingExplorer(Explorer):
     title = "How far data parallelism scales"
 
     def __init__(self) -> None:
-        self.measured: dict[int, float] = {}
-        self.news = ""
         super().__init__(
             [
                 choice("kind", "scaling", KINDS, "strong"),
-                slider("compute", "computation on one rank", _worded(time_in_words, 1e-3, 10), 0.2),
-                slider("size", "gradients", _worded(size_in_words, 1e4, 1e10), 2e7),
-                slider("latency", "latency", _worded(time_in_words, 1e-6, 1e-2), 5e-5),
-                slider("bandwidth", "bandwidth", _worded(_per_second, 1e8, 1e12), 2e9),
+                slider("compute", "computation on one rank", TIMES, 0.2),
+                slider("size", "gradients", SIZES, 2e7),
+                slider("latency", "latency", LATENCIES, 5e-5),
+                slider("bandwidth", "bandwidth", RATES, 2e9),
                 slider("most", "ranks, at most", powers_of_two(4, 1024), 64),
             ],
             [
@@ -58,18 +51,20 @@ class ScalingExplorer(Explorer):
         """Discard measurements when the work changes."""
         self.news = ""
         if names & {"kind", "compute", "size"}:
-            self.measured = {}
+            self.measured: dict[int, float] = {}
 
     def press_measure(self) -> None:
         """Measure the same update on one rank and on several: a paced computation, and a real all-reduce."""
+        from course_lib.launchers import launch
+
         compute, size = self.values["compute"], self.values["size"]
         if compute > MOST_SECONDS or size > MOST_BYTES:
             limits = f"{time_in_words(MOST_SECONDS)} of computation and {size_in_words(MOST_BYTES)} of gradients"
             self.news = f"Not measured: choose at most {limits}."
             return
-        seconds = {ranks: measure_update(ranks, self.values["kind"], compute, size) for ranks in (1, *TRIED)}
+        runs = {ranks: launch(_paced_update, self.seconds(ranks)[0], int(size), ranks=ranks) for ranks in (1, *TRIED)}
         work = {ranks: ranks if self.values["kind"] == "weak" else 1 for ranks in TRIED}
-        self.measured = {ranks: work[ranks] * seconds[1] / seconds[ranks] for ranks in TRIED}
+        self.measured = {ranks: work[ranks] * max(runs[1]) / max(runs[ranks]) for ranks in TRIED}
         self.news = "Measured."
 
     def press_link(self) -> None:
@@ -80,18 +75,25 @@ class ScalingExplorer(Explorer):
             self.values[name] = min(options, key=lambda option: abs(log2(option / value)))
         self.news = f"This machine's link: {link}."
 
-    @property
-    def link(self) -> Link:
-        """Return the network that the sliders describe."""
-        return Link(self.values["latency"], self.values["bandwidth"])
+    def seconds(self, ranks: float) -> tuple[float, float]:
+        """Return how long each rank computes in an update, and how long the ring all-reduce after it takes."""
+        link = Link(self.values["latency"], self.values["bandwidth"])
+        computing = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
+        return computing, link.all_reduce_seconds(self.values["size"], ranks)
 
     def at(self, ranks: float) -> float:
-        """Return the speed-up that the four numbers allow."""
-        return speed_up(self.values["kind"], ranks, self.values["compute"], self.values["size"], self.link)
+        """Return the speed-up over one rank that the four numbers allow."""
+        work = ranks if self.values["kind"] == "weak" else 1
+        return work * self.values["compute"] / sum(self.seconds(ranks))
+
+    def _share(self, ranks: int) -> float:
+        """Return the share of an update's time that the all-reduce takes."""
+        computing, all_reduce = self.seconds(ranks)
+        return all_reduce / (computing + all_reduce)
 
     def draw(self) -> Drawing:
         most = self.values["most"]
-        tried = list(powers_of_two(1, most))
+        tried = powers_of_two(1, most)
         fine = [2 ** (log2(most) * number / 60) for number in range(61)]
         curve = [(ranks, self.at(ranks)) for ranks in fine]
         top = 2 ** max(1, -(-log2(max(1.0, *(speed for _, speed in curve))) // 1))
@@ -102,29 +104,17 @@ class ScalingExplorer(Explorer):
             x, y = _point(ranks, speed, most, top)
             shapes.append(element("circle", cx=x, cy=y, r=6, class_="point"))
             shapes.append(text(x + 9, y + 14, f"measured here: {speed:.2f}", "ink small"))
-        head = ["ranks", "times as fast", "spent in all-reduce"]
+        head = ["ranks", "times as fast", "spent in all-reduce", *(["measured here, paced"] if self.measured else [])]
         rows = [[str(ranks), f"{self.at(ranks):.2f}", f"{self._share(ranks):.0%}"] for ranks in tried]
-        if self.measured:
-            head.append("measured here, paced")
-            for ranks, row in zip(tried, rows, strict=True):
-                row.append(f"{self.measured[ranks]:.2f}" if ranks in self.measured else "")
+        for ranks, row in zip(tried if self.measured else (), rows, strict=False):
+            row.append(f"{self.measured[ranks]:.2f}" if ranks in self.measured else "")
         below = table(head, rows, "The same in numbers")
         return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
 
-    def _share(self, ranks: int) -> float:
-        """Return the share of an update's time that the all-reduce takes."""
-        if ranks == 1:
-            return 0.0
-        computing = self.values["compute"] / (ranks if self.values["kind"] == "strong" else 1)
-        spent = self.link.all_reduce_seconds(self.values["size"], ranks)
-        return spent / (computing + spent)
-
-    def _words(self, tried: list[int]) -> str:
+    def _words(self, tried: tuple[int, ...]) -> str:
         best = max(tried, key=self.at)
-        reached = self.at(best)
-        sentence = f"Best: {reached:.3g} times as fast as one rank, on {best}"
-        spent = f" ({self._share(best):.0%} of the time is all-reduce)."
-        sentence += spent if best > 1 else ": don't divide this work."
+        spent = f" ({self._share(best):.0%} of the time is all-reduce)." if best > 1 else ": don't divide this work."
+        sentence = f"{self.news} Best: {self.at(best):.3g} times as fast as one rank, on {best}{spent}"
         half = next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), None)
         if half:
             sentence += f" From {half} ranks on, more than half of the time is all-reduce."
@@ -134,15 +124,7 @@ class ScalingExplorer(Explorer):
                 for ranks, speed in self.measured.items()
             )
             sentence += f" This machine, paced: {measurements}."
-        return f"{self.news} {sentence}".strip()
-
-
-def _worded(say: Callable[[float], str], low: float, high: float) -> dict[float, str]:
-    return {number: say(number) for number in round_numbers(low, high)}
-
-
-def _per_second(bandwidth: float) -> str:
-    return f"{size_in_words(bandwidth)}/s"
+        return sentence.strip()
 
 
 def _point(ranks: float, speed: float, most: int, top: float) -> tuple[float, float]:
@@ -164,27 +146,18 @@ def _axes(most: int, top: float) -> str:
         x, y = _point(ranks, 0.5, most, top)
         shapes += [line(x, y, x, y + 5), text(x, y + 19, str(ranks), "ink", "middle")]
     shapes.append(text(LEFT + WIDTH / 2, TOP + HEIGHT + 38, "ranks", "ink", "middle"))
-    shapes += [line(LEFT + WIDTH - 170, 12, LEFT + WIDTH - 140, 12, "dashed"), text(LEFT + WIDTH - 134, 16, "ideal")]
-    shapes += [line(LEFT + WIDTH - 80, 12, LEFT + WIDTH - 50, 12, "curve"), text(LEFT + WIDTH - 44, 16, "predicted")]
+    for class_, x, words in (("dashed", LEFT + WIDTH - 170, "ideal"), ("curve", LEFT + WIDTH - 80, "predicted")):
+        shapes += [line(x, 12, x + 30, 12, class_), text(x + 36, 16, words)]
     return "".join(shapes)
 
 
-def measure_update(ranks: int, kind: str, compute: float, size: float, repeats: int = 3) -> float:
-    """Return the seconds of an update on `ranks` ranks of this machine, which sleep for as long as a device would
-    compute.
-    """
-    from course_lib.launchers import launch
-
-    computing = compute / (ranks if kind == "strong" else 1)
-    return max(launch(_paced_update, computing, int(size), repeats, ranks=ranks))
-
-
-def _paced_update(compute: float, size: int, repeats: int) -> float:
+def _paced_update(compute: float, size: int) -> float:
+    """Return the seconds of an update on a rank that sleeps for as long as a device would compute."""
     import torch
     import torch.distributed as dist
 
     gradients, times = torch.ones(max(1, size // 4)), []
-    for _ in range(repeats + 1):
+    for _ in range(4):
         dist.barrier()
         started_at = time.monotonic()
         time.sleep(compute)
