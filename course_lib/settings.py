@@ -71,7 +71,6 @@ class Settings:
         "option that begins with --log",
         metavar="FILE",
     )
-    tensorboard: str | None = setting(None, "log to TensorBoard, in this folder", metavar="FOLDER")
     compile: bool = setting(False, "compile every block except LSTM layers with torch.compile")
     profile: bool = False  # a few updates, for a trace of all ranks
 

@@ -227,8 +227,8 @@ MUTATIONS = [
     Mutation(
         "ranks stop training at different updates",
         "training/loop.py",
-        "        return REASONS[reason]",
-        "        return REASONS[self._reason_index()]",
+        "        self._pending = work, flag\n        return reason",
+        "        self._pending = work, flag\n        return REASONS[here]",
     ),
     Mutation(
         "an answer over its budget passes",

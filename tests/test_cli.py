@@ -271,7 +271,7 @@ def test_a_log_that_is_a_folder_is_refused_and_nothing_is_left_beside_it(folder)
     (folder / "logs").mkdir()
     before = files(folder)
     for path in ("logs", "."):
-        with pytest.raises(LogError, match="is a folder"):
+        with pytest.raises(LogError, match="exists and is not a log: give --log another file"):
             Log(path)
     assert files(folder) == before
 

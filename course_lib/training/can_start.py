@@ -12,7 +12,7 @@ from course_lib.lstm.memory import count_lstm_parameters
 from course_lib.settings import BadSettings, Settings
 from course_lib.strategies.registry import checked_options
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, find_checkpoint
-from course_lib.training.log import LogError, check_has_tensorboard, check_log
+from course_lib.training.log import LogError, check_log
 from course_lib.training.user_code import MODELS
 from course_lib.words import memory_in_words
 
@@ -40,8 +40,6 @@ def check_names(settings: Settings) -> None:
     """Refuse a strategy, options of it, a model or data that do not exist."""
     try:
         checked_options(settings.strategy, settings.options, settings.precision)
-        if settings.tensorboard is not None:
-            check_has_tensorboard()
         if names_a_function(settings.data):
             find_yours("--data", settings.data)
         if settings.model is not None:

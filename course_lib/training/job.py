@@ -21,25 +21,17 @@ from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
-from course_lib.lstm.model import Loss, SequenceModel, untouched
+from course_lib.lstm.model import untouched
 from course_lib.machine import device, started_by_torchrun
 from course_lib.settings import BadSettings, Settings
 from course_lib.strategies import STRATEGIES, Strategy, make_strategy
 from course_lib.strategies.base import GradientScaler, on_rank_0
 from course_lib.strategies.registry import find_strategy, options_of
-from course_lib.training import tasks
-from course_lib.training.can_start import (
-    check_can_be_made,
-    check_names,
-    check_ranks,
-    check_settings,
-    checkpoint_to_resume,
-)
-from course_lib.training.checkpoint import load_checkpoint, save_checkpoint, writing_into
+from course_lib.training import can_start
+from course_lib.training.checkpoint import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.checkpoint.state import in_words
-from course_lib.training.checkpoint.storage import BackgroundSaver
-from course_lib.training.log import Log, LogError, TensorboardLog
+from course_lib.training.log import Log, LogError
 from course_lib.training.loop import (
     BatchReader,
     StopAgreement,
@@ -51,7 +43,7 @@ from course_lib.training.loop import (
 )
 from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
 from course_lib.training.proof import check_blocks
-from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data
+from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data, seeded_model
 from course_lib.training.user_code import check_runs
 
 STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
@@ -69,7 +61,7 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     with contextlib.ExitStack() as stack:
         try:
             if folder is not None:
-                on_rank_0(lambda: check_can_be_made(Path(folder)))
+                on_rank_0(lambda: can_start.check_can_be_made(Path(folder)))
                 stack.enter_context(writing_into(folder))
             job = _prepare(settings, show if dist.get_rank() == 0 else None)
         except ValueError as error:
@@ -96,34 +88,33 @@ class Job:
 
 def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job:
     """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
-    check_ranks(settings, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
-    resumes = on_rank_0(lambda: checkpoint_to_resume(settings, started_by_torchrun())) is not None
+    can_start.check_ranks(settings, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
+    resumes = on_rank_0(lambda: can_start.checkpoint_to_resume(settings, started_by_torchrun())) is not None
     seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
     task = make_task(settings)
     data = fingerprint_of_all_ranks(task, settings.data)
     reader = BatchReader(task.dataset, task.sampler)
     first_batch = next(iter(BatchReader(task.dataset, task.sampler)))
-    model = tasks.seeded_model(task, settings.seed)
+    model = seeded_model(task, settings.seed)
+    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
     if settings.model:
         check_runs(model, settings.model, first_batch)
         if settings.strategy in STRATEGIES.keys() - {"single"}:  # one of your own may differ on purpose
-            make = make_strategy(settings.strategy, settings.learning_rate, settings.options)
             check_blocks(make, model, task.loss, first_batch)
     utilization = utilization_of(model, first_batch, settings.precision) if show else None
     if settings.compile:
         check_compiles(device())
         compile_blocks(model)
-    strategy = _strategy(settings, model, task.loss)
+    if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
+        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, unlike the others")
+    strategy = make(model, loss=task.loss)
     if "micro_batches" in settings.options:
         _check_micro_batches(strategy, first_batch)
     _seed_stream(strategy, settings.seed)
     saved = _resume(strategy, reader, first_batch, settings, data) if resumes else None
     updates_done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
     log = Log(settings.log, after=updates_done) if show and settings.log else None
-    board = TensorboardLog(settings.tensorboard, after=updates_done) if show and settings.tensorboard else None
-    metrics = MetricsLogger(
-        updates_done, settings.updates, loss, log=log, board=board, show=show, utilization=utilization
-    )
+    metrics = MetricsLogger(updates_done, settings.updates, loss, log=log, show=show, utilization=utilization)
     return Job(settings, strategy, reader, metrics, data)
 
 
@@ -166,13 +157,6 @@ def _save(job: Job, save: Callable[..., object]) -> None:
         notes["scaler"] = scaler.state()
     save(job.strategy, settings.checkpoint, position, notes=notes)
     metrics.skip_time()
-
-
-def _strategy(settings: Settings, model: SequenceModel, loss: Loss) -> Strategy:
-    if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, unlike the others")
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
-    return make(model, loss=loss)
 
 
 def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
@@ -226,21 +210,21 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
     """
     if on is not None and on.is_here():  # a node of a job, whose settings were checked at submission
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
-    check_settings(settings, ranks, may_restart=on is not None)
+    can_start.check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
         prepare_data(settings)
-    with _sentences_without_stacks(), _stopped_by_signals(settings, watches=on is not None):
+    with _running(settings, watches=on is not None):
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
 
 
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
-    check_names(settings)  # before the ranks connect, which takes a while
+    can_start.check_names(settings)  # before the ranks connect, which takes a while
     if os.environ["RANK"] == "0":
         prepare_data(settings)
     bar = progress_bar.Bar(sys.__stderr__)
     try:
-        with _sentences_without_stacks(), _stopped_by_signals(settings):
+        with _running(settings):
             return torchrun.run_here(
                 train_job, settings, show=bar.show, peer_timeout=peer_timeout, record=settings.profile
             )
@@ -257,20 +241,17 @@ def resume_hint(settings: Settings) -> str:
     return f"; update {saved.position.updates} is saved, and --resume continues from there" if saved else ""
 
 
-def _stopped_by_signals(settings: Settings, watches: bool = False) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _running(settings: Settings, watches: bool = False) -> Iterator[None]:
     """Inside this context, signals ask the job to save a checkpoint and stop. Without checkpoints, they just end it.
 
-    A program that only watches a job does not stop it when its own terminal hangs up.
+    A program that only watches a job does not stop it when its own terminal hangs up. For bad settings, a loss that is
+    not finite, or a full disk, the error is raised without the ranks' stack traces.
     """
     signals = stop.FROM_A_SCHEDULER if watches else stop.SIGNALS
-    return stop.asked_by_signals(*signals) if settings.checkpoint else contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _sentences_without_stacks() -> Iterator[None]:
-    """For bad settings, a loss that is not finite, or a full disk, raise the error without the ranks' stack traces."""
     try:
-        yield
+        with stop.asked_by_signals(*signals) if settings.checkpoint else contextlib.nullcontext():
+            yield
     except RankFailed as error:
         if isinstance(error.exception, BadSettings | NotFinite | CheckpointError | LogError):
             raise error.exception from None

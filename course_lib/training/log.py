@@ -4,19 +4,19 @@
 
 `seconds` counts from the start of the run, without the time between a stop and a resume. `mfu` is present if the
 devices' peak is known: see `metrics.py`.
-
-With `--tensorboard FOLDER` the records go to TensorBoard, through PyTorch's writer.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import itertools
 import json
+import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 BEGINNING = '{"update": '  # every line starts with this
 
@@ -44,95 +44,55 @@ class Log:
 
     def __init__(self, path: str | Path, after: int = 0) -> None:
         self.path = Path(path)
-        check_log(path)
-        try:
-            self.path.touch()
-            earlier = [record for record in read_log(path) if record.update <= after]
-            with self.path.open("rb") as file:
-                kept = sum(len(line) for line in itertools.islice(file, len(earlier)))
-            os.truncate(self.path, kept)
-        except OSError as error:
-            raise self._cannot_be_written(error) from error
+        earlier = [record for record in check_log(path) if record.update <= after]
         self.seconds = earlier[-1].seconds if earlier else 0.0
+        with self._open() as file:
+            file.seek(0)
+            file.truncate(sum(len(line) for line in itertools.islice(file, len(earlier))))
 
     def append(self, records: Iterable[Record]) -> None:
         """Append the records, and return once they are in the file."""
         rows = ({name: value for name, value in asdict(record).items() if value is not None} for record in records)
+        with self._open() as file:
+            file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
         try:
-            with self.path.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
+            with self.path.open("a+b") as file:
+                yield file
         except OSError as error:
-            raise self._cannot_be_written(error) from error
-
-    def _cannot_be_written(self, error: OSError) -> LogError:
-        return LogError(f"{self.path} cannot be written ({error.strerror}): give --log another file")
+            raise LogError(f"{self.path} cannot be written ({error.strerror}): give --log another file") from error
 
 
-def check_log(path: str | Path) -> None:
-    """Refuse a path in a missing folder, and anything that is not a log: some other file, a device, a pipe."""
+def check_log(path: str | Path) -> list[Record]:
+    """Return the records of an earlier run, if any. Refuse a missing folder, and anything that is not a log."""
     if not os.path.isdir(folder := Path(path).parent):
         raise LogError(f"{path} cannot be written (there is no folder {folder}): create it first, or give another file")
-    if os.path.isdir(path) or (os.path.exists(path) and not os.path.isfile(path)):
-        kind = "folder" if os.path.isdir(path) else "device or a pipe"
-        raise LogError(f"{path} is a {kind}: give --log the name of a file")
+    if not os.path.exists(path):
+        return []
     try:
-        if os.path.exists(path):
-            read_log(path)
-            last_line = Path(path).read_text().split("\n")[-1]
-            if not (last_line.startswith(BEGINNING) or BEGINNING.startswith(last_line)):
-                raise LogError(f"{path} ends with something else")
+        return read_log(path)
     except LogError as error:
         raise LogError(f"{path} exists and is not a log: give --log another file") from error
 
 
 def read_log(path: str | Path) -> list[Record]:
     """Return the records of a log, without a last line that a crash cut short."""
+    advice = "give the file that `course train --log FILE` wrote"
     try:
         if not Path(path).is_file():  # some devices never end
             raise FileNotFoundError(path)
-        *lines, _cut_short = Path(path).read_text().split("\n")
+        *lines, cut_short = Path(path).read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise LogError(f"{path} cannot be read: give the file that `course train --log FILE` wrote") from error
+        raise LogError(f"{path} cannot be read: {advice}") from error
     try:
-        return [_record(json.loads(line)) for line in lines]
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise LogError(f"{path} is not a log: give the file that `course train --log FILE` wrote") from error
-
-
-def _record(facts: dict) -> Record:
-    record = Record(**facts)
-    if any(isinstance(value, str | bool) for value in facts.values()):
-        raise TypeError("a record has numbers")
-    mfu = None if record.mfu is None else float(record.mfu)
-    return Record(int(record.update), float(record.loss), float(record.tokens_per_second), float(record.seconds), mfu)
-
-
-def check_has_tensorboard() -> None:
-    """Refuse if the package that PyTorch's writer needs is missing."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise LogError("--tensorboard needs the package tensorboard: pip install tensorboard")
-
-
-class TensorboardLog:
-    """Writes the loss and the speed of every update. Hides what an earlier run wrote for updates after `after`."""
-
-    def __init__(self, folder: str, after: int = 0) -> None:
-        check_has_tensorboard()
-        from torch.utils.tensorboard.writer import SummaryWriter
-
-        try:
-            self.writer = SummaryWriter(folder, purge_step=after + 1)
-        except OSError as error:
-            raise LogError(
-                f"{folder} cannot be written ({error.strerror}): give --tensorboard another folder"
-            ) from error
-
-    def append(self, records: Iterable[Record]) -> None:
-        """Append the records, and flush the writer."""
-        for record in records:
-            for name in ("loss", "tokens_per_second", "mfu"):
-                if (value := getattr(record, name)) is not None:
-                    self.writer.add_scalar(name, value, record.update)
-        self.writer.flush()
+        rows = [json.loads(line) for line in lines]
+        is_cut_short = cut_short.startswith(BEGINNING) or BEGINNING.startswith(cut_short)
+        if not is_cut_short or not all(math.isfinite(value) for row in rows for value in row.values()):
+            raise ValueError(path)
+        return [Record(**row) for row in rows]
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise LogError(f"{path} is not a log: {advice}") from error

@@ -48,24 +48,21 @@ class StopAgreement:
             here = REASONS.index("the time limit")
         if self._group is None:
             return REASONS[here]
-        reason = self._receive()
+        reason = self.close()
         flag = torch.tensor([here], dtype=torch.uint8)
         work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None  # this rank is in the group
         self._pending = work, flag
-        return REASONS[reason]
+        return reason
 
-    def close(self) -> None:
-        """Wait for the last flags: a rank that exits earlier would break the others' connection."""
-        self._receive()
-
-    def _receive(self) -> int:
+    def close(self) -> str:
+        """Wait for the last flags, and return their reason: a rank that exits earlier would break the connection."""
         pending, self._pending = self._pending, None
         if pending is None:
-            return 0
+            return ""
         work, flag = pending
         work.wait()
-        return int(flag)
+        return REASONS[int(flag)]
 
 
 READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time

@@ -28,7 +28,7 @@ from course_lib.lstm.model import SequenceModel
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import PRECISIONS
 from course_lib.strategies.shards import local_part
-from course_lib.training.log import Log, Record, TensorboardLog
+from course_lib.training.log import Log, Record
 from course_lib.training.loop import READ_EVERY, Update
 
 FORWARD_AND_BACKWARD = 3  # the backward pass has two matrix multiplications for each forward one
@@ -138,11 +138,10 @@ class MetricsLogger:
         *,
         log: Log | None,
         show: Callable[[Progress], None] | None,
-        board: TensorboardLog | None = None,
         utilization: Utilization | None = None,
     ) -> None:
         self.updates, self.total, self.loss = updates, total, loss
-        self.log, self.board, self.show, self.utilization = log, board, show, utilization
+        self.log, self.show, self.utilization = log, show, utilization
         self.tokens_per_second = 0.0
         self._seconds_before = log.seconds if log else 0.0
         self._unread: list[PendingLoss] = []
@@ -198,10 +197,8 @@ class MetricsLogger:
             Record(first_update + place, loss, speed, round(before + pending.updated_at, 4), self.mfu)
             for place, (loss, pending) in enumerate(zip(losses, read, strict=True))
         )
-        finite = list(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
-        for log in (self.log, self.board):
-            if log:
-                log.append(finite)
+        if self.log:
+            self.log.append(takewhile(lambda record: math.isfinite(record.loss), records))  # JSON has no NaN
         if self.show:
             self.show(Progress(first_update + count - 1, self.total, self.loss, self.tokens_per_second, self.mfu))
 

@@ -41,7 +41,7 @@ SAMPLED = 8  # batches in a fingerprint, spread over an epoch
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """A dataset that makes batches from indices, a sampler that chooses them, a model factory, and a loss."""
 
     dataset: Any
@@ -61,7 +61,7 @@ class Windows:
         return self.streams[index]
 
 
-def make_task(settings: Settings) -> Task:
+def make_task(settings: Settings) -> TrainingTask:
     """Return the dataset, its sampler, and a function that makes the model. Every rank must call this."""
     data, carries = _data_of(settings), settings.options.get("carry_state")
     is_text = isinstance(data, Corpus | TokenFile)
@@ -81,10 +81,10 @@ def make_task(settings: Settings) -> Task:
     else:
         sampler = ShardedBatches(len(data), settings.batch, seed=settings.seed)
     if settings.model is None:
-        return Task(data, sampler, partial(lstm_model, **sizes), loss)
+        return TrainingTask(data, sampler, partial(lstm_model, **sizes), loss)
     if settings.model == "gpt" and settings.options.get("chunks", 1) > 1:
         sizes["cache"] = True  # a chunk of time looks back at the chunks before it
-    return Task(data, sampler, partial(user_model, settings.model, sizes), loss)
+    return TrainingTask(data, sampler, partial(user_model, settings.model, sizes), loss)
 
 
 def _data_of(settings: Settings) -> Any:
@@ -123,13 +123,13 @@ def prepare_data(settings: Settings) -> None:
             raise BadSettings(str(error)) from error
 
 
-def seeded_model(task: Task, seed: int) -> SequenceModel:
+def seeded_model(task: TrainingTask, seed: int) -> SequenceModel:
     """Return the task's model, with weights that depend only on the seed."""
     torch.manual_seed(seed)
     return task.model()
 
 
-def fingerprint(task: Task) -> dict[str, Any]:
+def fingerprint(task: TrainingTask) -> dict[str, Any]:
     """Return the number of batches in an epoch, and a hash of some of them."""
     task.sampler.set_epoch(0)
     batches = task.sampler.global_batches()
@@ -140,7 +140,7 @@ def fingerprint(task: Task) -> dict[str, Any]:
     return {"batches": len(batches), "sample": digest.hexdigest()[:16]}
 
 
-def check_draws_nothing(task: Task, name: str) -> None:
+def check_draws_nothing(task: TrainingTask, name: str) -> None:
     """Refuse data whose batches depend on the random numbers of the rank that reads them."""
     task.sampler.set_epoch(0)
     indices, readings = task.sampler.global_batches()[0], []
@@ -160,7 +160,7 @@ def _bytes(batch: Batch) -> bytes:
     return b"".join([*(repr(tuple(tensor.shape)).encode() for tensor in tensors), *flat])
 
 
-def fingerprint_of_all_ranks(task: Task, name: str) -> dict[str, Any]:
+def fingerprint_of_all_ranks(task: TrainingTask, name: str) -> dict[str, Any]:
     """Return the data's fingerprint; refuse data that is not the same on every rank."""
     check_draws_nothing(task, name)
     local = fingerprint(task)

@@ -54,7 +54,7 @@ def held_back(folder: Path) -> tuple[list[torch.Tensor], list[torch.Tensor], boo
         return write(writer, *given)
 
     dcp.FileSystemWriter.write_data = write_later
-    task = tasks.adding(8, (5, 20), 4, 2, 0)
+    task = tasks.make_task(Settings(batch=8, hidden=4))
     strategy = make_strategy("ddp", 0.01, {})(tasks.seeded_model(task, 0), loss=task.loss)
     batches = iter(BatchReader(task.dataset, task.sampler))
     for _ in updates_on(strategy, batches, 2):

@@ -44,7 +44,7 @@ def test_a_device_and_a_pipe_are_refused_and_left_as_they_are(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path(os.devnull)):
         kind = stat.S_IFMT(path.stat().st_mode)
-        with pytest.raises(LogError, match="is a device or a pipe: give --log the name of a file"):
+        with pytest.raises(LogError, match="exists and is not a log: give --log another file"):
             Log(path)
         assert stat.S_IFMT(path.stat().st_mode) == kind
 

@@ -88,11 +88,13 @@ def _write(
     tensors: NamedTensors,
 ) -> Path:
     """Write this rank's part, and rename the checkpoint when all ranks have. All ranks must call this."""
-    import torch.distributed.checkpoint as dcp  # which takes a second
+    from torch.distributed.checkpoint.api import CheckpointException  # the imports take a second
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     try:
-        dcp.save(tensors, storage_writer=dcp.FileSystemWriter(temporary), process_group=group)
-    except dcp.CheckpointException as error:  # raised on every rank, no matter which one failed
+        save(tensors, storage_writer=FileSystemWriter(temporary), process_group=group)
+    except CheckpointException as error:  # raised on every rank, no matter which one failed
         on_rank_0(lambda: shutil.rmtree(temporary, ignore_errors=True), group)
         rank, reason = _first_failure(error)
         raise CheckpointError(
@@ -135,7 +137,7 @@ class BackgroundSaver:
     def __init__(self, agreed: tuple[type[Exception], ...] = ()) -> None:
         self._agreed = agreed
         # The threads communicate at the same time as the ranks, so they need a separate group, on the CPU.
-        self._group = dist.new_group(backend="gloo") if dist.is_initialized() else None
+        self._group: Any = dist.new_group(backend="gloo") if dist.is_initialized() else None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[Path] | None = None
 
@@ -183,7 +185,9 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     ranks had different versions of a buffer, like BatchNorm's, the first rank's is loaded. The learning rate is the new
     optimizer's.
     """
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     checkpoint, damaged = on_rank_0(lambda: find_checkpoint(folder))
     if checkpoint is None:
@@ -195,13 +199,13 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
     state.check_same_model(checkpoint, state.parameters_of(parts))
     layout = state.layout_of(strategy, parts)
     checkpoint = replace(checkpoint, same_layout=checkpoint.layout == layout)
-    reader = dcp.FileSystemReader(checkpoint.path)
+    reader = FileSystemReader(checkpoint.path)
     with state.slots_to_load(strategy.optimizer):
         state.check_same_optimizer(checkpoint, strategy.optimizer)
         targets = state.targets_of(strategy, checkpoint, reader.read_metadata().state_dict_metadata)
         try:
-            dcp.load(targets, storage_reader=reader)
-        except dcp.CheckpointException as error:
+            load(targets, storage_reader=reader)
+        except CheckpointException as error:
             rank, reason = _first_failure(error)
             raise CheckpointError(
                 f"{checkpoint.path} cannot be read (rank {rank}: {reason}): remove it to resume from the previous"
