@@ -74,15 +74,13 @@ def launch(
     """
     patience = timeout if isinstance(timeout, Patience) else None
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
-    _check(fn, ranks)
     check_timeout(seconds)
-    if on is not None:
-        on.check(ranks)
     try:
         spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, here=on is None, profile=bool(profile))
         if on is not None:
+            on.check(ranks)
             return on.run(spec, seconds)
-        with _supervised(spec) as (supervisor, pid):
+        with supervisor_of(spec) as (supervisor, pid):
             clock = patience and (lambda: FairTime(patience, lambda: [*family(pid), os.getpid()]))
             return Listener(supervisor, ranks, seconds, clock=clock).result()
     except Interrupted:
@@ -98,20 +96,24 @@ def spec_of(
 
     With `here`, they all run on this machine. `more` holds further fields of the specification.
     """
-    _check(fn, ranks)
-    _check_seed(seed)
+    _check(fn, ranks, seed)
     if here and ranks > MAX_RANKS:
         raise ValueError(
             f"ranks={ranks}: at most {MAX_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError("the current folder no longer exists: change to another one with os.chdir(...)") from None
+    in_a_kernel = "ipykernel" in sys.modules and "get_ipython" in vars(builtins)
     return messages.LaunchSpec(
         call=pickling.pack_call(fn, args, kwargs),
         ranks=ranks,
         environment=dict(os.environ),
-        folder=_working_folder(),
+        folder=folder,
         sources=cell_sources(),
         here=range(ranks),
-        argv=_arguments(),
+        argv=sys.argv[:1] if in_a_kernel else list(sys.argv),  # a script's arguments, but not those of a kernel
         seed=seed,
         **more,
     )
@@ -155,20 +157,7 @@ def start_method() -> str:
     return os.environ.get("COURSE_LIB_START_METHOD", default)
 
 
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        raise LaunchError("the current folder no longer exists: change to another one with os.chdir(...)") from None
-
-
-def _arguments() -> list[str]:
-    """Return the `sys.argv` for the ranks: the script's arguments, but not those of a notebook's kernel."""
-    in_a_kernel = "ipykernel" in sys.modules and "get_ipython" in vars(builtins)
-    return list(sys.argv[:1] if in_a_kernel else sys.argv)
-
-
-def _check(fn: Any, ranks: Any) -> None:
+def _check(fn: Any, ranks: Any, seed: Any) -> None:
     if INSIDE_A_RANK in os.environ:
         raise LaunchError(
             f"launch() was called on rank {os.environ[INSIDE_A_RANK]}: a rank cannot launch ranks. "
@@ -180,6 +169,10 @@ def _check(fn: Any, ranks: Any) -> None:
         raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
+    if seed is not None and not 0 <= seed <= machine.MAX_SEED:
+        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
 
 
 def check_timeout(timeout: Any) -> None:
@@ -192,31 +185,31 @@ def check_timeout(timeout: Any) -> None:
         )
 
 
-def _check_seed(seed: Any) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
-    if seed is not None and not 0 <= seed <= machine.MAX_SEED:
-        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
-
-
 @contextlib.contextmanager
-def supervisor_of(spec: messages.LaunchSpec) -> Iterator[messages.Channel]:
-    """Yield a connection to a new supervisor. Closing it ends the launch and all of its processes."""
-    with _supervised(spec) as (supervisor, _):
-        yield supervisor
-
-
-@contextlib.contextmanager
-def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, int]]:
-    """Yield a connection to a new supervisor, and its process id."""
+def supervisor_of(spec: messages.LaunchSpec) -> Iterator[tuple[messages.SupervisorChannel, int]]:
+    """Yield a connection to a new supervisor, and its process id. Closing it ends the launch and all its processes."""
     method = start_method()
     # The type stubs know a context's class only if its method is a literal.
     context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
     ranks_method = "fork" if method == "forkserver" else "spawn"
-    with _explained_limits():
+    try:
         notebook_end, supervisor_end = context.Pipe()
         process = context.Process(target=supervise, args=(spec, supervisor_end, ranks_method), name="supervisor")
-        _start(process)
+        with main_module_hidden():
+            try:
+                warm_up()
+                process.start()
+            except (EOFError, ConnectionError):  # the server that it is forked from may have just been killed
+                time.sleep(0.2)
+                warm_up()
+                process.start()
+    except (EOFError, ConnectionError) as error:
+        raise LaunchError(
+            "the process that ranks are forked from ended immediately. Most likely, a limit on processes, files or "
+            "memory is too low (`ulimit -a`): raise it, or close other programs"
+        ) from error
+    except (OSError, MemoryError) as error:
+        raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error
     supervisor_end.close()
     try:
         yield notebook_end, process.pid or 0
@@ -225,36 +218,11 @@ def _supervised(spec: messages.LaunchSpec) -> Iterator[tuple[messages.Channel, i
         process.join()
 
 
-def _start(process: Any) -> None:
-    """Start the supervisor. Retry once, in case the server it is forked from has just been killed."""
-    with main_module_hidden():
-        try:
-            warm_up()
-            process.start()
-        except (EOFError, ConnectionError):
-            time.sleep(0.2)
-            warm_up()
-            process.start()
-
-
-@contextlib.contextmanager
-def _explained_limits() -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, ConnectionError) as error:
-        raise LaunchError(
-            "the process that ranks are forked from ended immediately. Most likely, a limit on processes, files or "
-            "memory is too low (`ulimit -a`): raise it, or close other programs"
-        ) from error
-    except (OSError, MemoryError) as error:
-        raise LaunchError(f"the ranks cannot be started: {explain_failure(error)}") from error
-
-
 _starting = threading.Lock()
 
 
 @contextlib.contextmanager
-def main_module_hidden():
+def main_module_hidden() -> Iterator[None]:
     """Keep `multiprocessing` from running the learner's script again in the supervisor.
 
     It does that to look functions up by name, but ours are sent by value. Without this, a script would need

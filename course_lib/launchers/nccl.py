@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from course_lib.machine import SHARES_GPUS
@@ -39,20 +39,18 @@ class CannotShare(RuntimeError):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command given on the command line and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m course_lib.launchers.nccl",
-        description="Run a command so that ranks sharing a GPU talk over NCCL.",
-    )
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="the command to run, with its options"
-    )
+    about = "Run a command so that ranks sharing a GPU talk over NCCL."
+    parser = argparse.ArgumentParser(prog="python -m course_lib.launchers.nccl", description=about)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its options")
     command = parser.parse_args(arguments).command
     if not command:
         parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
     try:
         library = find_library()
         with mps() as mps_variables:
-            environment = {**os.environ, **sharing_environment(library), **mps_variables}
+            preloaded = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))
+            environment = {"NCCL_MAX_NCHANNELS": CHANNELS, **os.environ, **mps_variables}
+            environment |= {"LD_PRELOAD": preloaded, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
             return subprocess.run(command, env=environment).returncode
     except (CannotShare, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
@@ -61,36 +59,21 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def sharing_environment(library: Path) -> dict[str, str]:
-    """Return the environment variables that make a process and its children load this NCCL and share a GPU."""
-    before = os.environ.get("LD_PRELOAD", "")
-    return {
-        "LD_PRELOAD": f"{library}:{before}" if before else str(library),
-        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-        "NCCL_MAX_NCHANNELS": os.environ.get("NCCL_MAX_NCHANNELS", CHANNELS),
-    }
-
-
 def find_library() -> Path:
     """Return an NCCL that lets ranks share a GPU: the one COURSE_LIB_NCCL names, or PyPI's newest, downloaded once."""
     if path := os.environ.get(LIBRARY):
         if not Path(path).is_file():
             raise CannotShare(f"{LIBRARY}={path}: there is no such file; give the path of a {NAME}")
         return Path(path).resolve()
-    package = f"nvidia-nccl-cu{_cuda_version()}"
-    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "course_lib" / package / NAME
-    if not cached.is_file():
-        _fetch(package, cached)
-    return cached
-
-
-def _cuda_version() -> str:
-    """Return the major version of CUDA that PyTorch was built for."""
     import torch
 
     if not torch.version.cuda:
         raise CannotShare("this PyTorch was built without CUDA: install one for your GPU")
-    return torch.version.cuda.partition(".")[0]
+    package = f"nvidia-nccl-cu{torch.version.cuda.partition('.')[0]}"
+    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "course_lib" / package / NAME
+    if not cached.is_file():
+        _fetch(package, cached)
+    return cached
 
 
 def _fetch(package: str, target: Path) -> None:
@@ -117,7 +100,7 @@ def _fetch(package: str, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def mps() -> Iterator[Mapping[str, str]]:
+def mps() -> Iterator[dict[str, str]]:
     """Run a private NVIDIA Multi-Process Service (MPS) during the block. Yields the variables that point to it.
 
     Without MPS, ranks take turns on the GPU, which is correct but slow.

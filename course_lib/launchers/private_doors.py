@@ -1,8 +1,8 @@
 """Every private API of PyTorch and CPython that the course uses, and what happens if one is missing.
 
-A name that starts with an underscore may be gone in the next version, so no other module uses one. Each function here
-is a "door" to a private API: its docstring says what it needs, and what happens if that is missing. `doors` lists them
-all; tests/launchers/test_private_doors.py shows which are missing in the installed versions.
+A name that starts with an underscore may be gone in the next version, so no other module uses one. Each function's
+docstring says what it needs, and what happens if that is missing. `doors` lists all names;
+tests/launchers/test_private_doors.py shows which are missing in the installed versions.
 """
 
 from __future__ import annotations
@@ -26,31 +26,23 @@ if TYPE_CHECKING:
 FLIGHT_RECORDERS = ("_dump_fr_trace", "_dump_nccl_trace")  # gloo's, and NCCL's
 SENDS = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 GROUP_METHODS = ("_get_backend", "_get_sequence_number_for_group", "_end_coalescing")
-# The methods of `ProcessGroup` that `dist.all_reduce` and the others call, and the names that the flight recorder and
-# people use. If the installed version lacks a method, we know its calls only from the flight recorder.
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
+# The methods of `ProcessGroup` that `dist.all_reduce` and the other collectives call. A version of PyTorch has
+# some of them. If it lacks them all, we know the calls only from the flight recorder.
+METHODS = {
+    "all_reduce": "allreduce",
+    "all_reduce_coalesced": "allreduce_coalesced",
     "broadcast": "broadcast",
     "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_coalesced",
-    "all_gather_single_coalesced": "all_gather_coalesced",
+    "all_gather": "allgather _allgather_base all_gather_single",
+    "all_gather_coalesced": "allgather_coalesced allgather_into_tensor_coalesced all_gather_single_coalesced",
     "gather": "gather",
     "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_coalesced",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
+    "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_single",
+    "reduce_scatter_coalesced": "reduce_scatter_tensor_coalesced reduce_scatter_single_coalesced",
+    "all_to_all": "alltoall alltoall_base all_to_all_single",
     "barrier": "barrier",
 }
+COLLECTIVES = {method: op for op, methods in METHODS.items() for method in methods.split()}
 
 
 def doors() -> dict[str, bool]:
@@ -84,9 +76,9 @@ def doors() -> dict[str, bool]:
 
 
 def flight_recorders() -> list[Callable[..., bytes]]:
-    """Return the functions that dump PyTorch's flight recorders, gloo's and NCCL's. A missing one is not in the list.
+    """Return the functions that dump PyTorch's flight recorders, without those that are missing. Imports nothing.
 
-    Needs `torch._C._distributed_c10d._dump_fr_trace` and `_dump_nccl_trace`. Imports nothing.
+    Needs `torch._C._distributed_c10d._dump_fr_trace` and `_dump_nccl_trace`.
     """
     core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     return [getattr(core, name) for name in FLIGHT_RECORDERS if hasattr(core, name)]
@@ -94,15 +86,17 @@ def flight_recorders() -> list[Callable[..., bytes]]:
 
 def has_gloo_recorder() -> bool:
     """Return whether gloo's flight recorder can be dumped. Needs `_dump_fr_trace`."""
-    core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
-    return hasattr(core, FLIGHT_RECORDERS[0])
+    return any(dump.__name__ == FLIGHT_RECORDERS[0] for dump in flight_recorders())
+
+
+def _world() -> Any:
+    return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
 
 
 def ranks_of_groups() -> dict[Any, tuple[int, ...]]:
-    """Return the global ranks of each existing process group.
+    """Return the global ranks of each process group. Needs `distributed_c10d._world.pg_group_ranks`.
 
-    Needs `torch.distributed.distributed_c10d._world.pg_group_ranks`. If missing, no group is known, and we never
-    report that a rank waits for one.
+    If missing, no group is known, and we never report that a rank waits for one.
     """
     groups = list(getattr(_world(), "pg_group_ranks", {}).items())  # a group this rank is not in appears as a number
     return {group: tuple(ranks) for group, ranks in groups if hasattr(group, "group_name")}
@@ -118,10 +112,6 @@ def process_groups() -> list[Any]:
     return list(getattr(_world(), "pg_map", ()))
 
 
-def _world() -> Any:
-    return getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
-
-
 def backend_of(group: Any, place: device) -> Any:
     """Return the backend that a process group uses for tensors on this device. Needs `ProcessGroup._get_backend`.
 
@@ -135,9 +125,8 @@ def goes_over_nccl(group: Any, arguments: tuple) -> bool:
     first: Any = arguments
     while type(first) in (list, tuple) and first:
         first = first[0]
-    if not getattr(first, "is_cuda", False):
-        return False
-    return "nccl" in type(backend_of(group, first.device)).__name__.lower()
+    on_gpu = getattr(first, "is_cuda", False)
+    return on_gpu and "nccl" in type(backend_of(group, first.device)).__name__.lower()
 
 
 def was_in_batch(error: BaseException) -> bool:
@@ -148,9 +137,8 @@ def was_in_batch(error: BaseException) -> bool:
 def leave_nccl_group() -> None:
     """Balance PyTorch's count of open NCCL groups in this thread after a batch of messages was aborted.
 
-    For NCCL the batch has ended, but PyTorch still counts it, and would end it again before it creates its next
-    communicator. Call this when the new process group is up. Needs `ProcessGroup._end_coalescing`; if missing, the next
-    call on a GPU raises "not in a group call".
+    For NCCL the batch has ended, but PyTorch would end it again before it creates its next communicator. Call this when
+    the new process group is up. Needs `ProcessGroup._end_coalescing`; if missing, the next call on a GPU raises.
     """
     import torch
     import torch.distributed as dist
@@ -197,22 +185,21 @@ def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> No
     @functools.wraps(wait)
     def noted_wait(work: Any, *arguments: Any, **keywords: Any) -> Any:
         begin(work)
-        came_to_its_end = False
+        success = False
         try:
             result = wait(work, *arguments, **keywords)
-            came_to_its_end = True
+            success = True
             return result
         finally:
-            end(came_to_its_end)
+            end(success)
 
     work_class.wait = noted_wait
 
 
 def dispatch_mode() -> type[TorchDispatchMode]:
-    """Return the class whose `__torch_dispatch__` sees every operation.
+    """Return the class whose `__torch_dispatch__` sees every operation. Needs `torch.utils._python_dispatch`.
 
-    Needs `torch.utils._python_dispatch`; if missing, it raises ImportError. The returned class keeps PyTorch from
-    importing its compiler, which takes seconds.
+    If missing, it raises ImportError. The class keeps PyTorch from importing its compiler, which takes seconds.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -225,10 +212,7 @@ def dispatch_mode() -> type[TorchDispatchMode]:
 
 
 def storage_id(storage: Any) -> int:
-    """Return an id for a storage, valid while it lives. Needs `UntypedStorage._cdata`; if missing, uses its address.
-
-    (Empty storages all have the same address, but have no bytes to count.)
-    """
+    """Return an id for a storage, valid while it lives. Needs `UntypedStorage._cdata`; if missing, uses its address."""
     return getattr(storage, "_cdata", None) or storage.data_ptr()
 
 
@@ -262,15 +246,11 @@ def call_exit_functions() -> None:
 
 
 def wait_for_threads() -> None:
-    """Wait for this process's threads, as Python does when a program ends. Needs `threading._shutdown`.
+    """Wait for this process's threads and executors, as Python does at its end. Needs `threading._shutdown`.
 
-    This also shuts down executors. If missing, non-daemon threads are joined one by one.
+    If missing, a rank ends without waiting for the threads that its function started.
     """
-    if shutdown := getattr(threading, "_shutdown", None):
-        return shutdown()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    getattr(threading, "_shutdown", lambda: None)()
 
 
 def frame_of(thread: int | None) -> FrameType | None:

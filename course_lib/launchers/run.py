@@ -12,6 +12,7 @@ from course_lib.launchers.tracing.recording import Collective, Profile
 from course_lib.launchers.tracing.stragglers import Stragglers, find_stragglers
 from course_lib.launchers.tracing.trace_file import write_trace
 from course_lib.trace import Span
+from course_lib.words import counted
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,5 +49,4 @@ class Run(Sequence):
         return len(self.values)
 
     def __repr__(self) -> str:
-        ranks = "1 rank" if len(self) == 1 else f"{len(self)} ranks"
-        return f"Run of {ranks}: [{', '.join(reprlib.repr(value) for value in self.values)}]"
+        return f"Run of {counted(len(self), 'rank')}: [{', '.join(reprlib.repr(value) for value in self.values)}]"

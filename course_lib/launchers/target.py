@@ -98,20 +98,17 @@ def _load_file(file: Path) -> ModuleType:
 
 
 def _load_module(name: str) -> ModuleType:
+    found = None
     if all(part.isidentifier() for part in name.split(".")):
         with _imported(name):
-            if _is_module(name):
+            try:
+                found = importlib.util.find_spec(name)  # imports the parent packages
+            except ModuleNotFoundError as error:
+                if not f"{name}.".startswith(f"{error.name}."):
+                    raise  # the module exists, but one of its imports is missing
+            if found is not None:
                 return importlib.import_module(name)
     raise BadJob(f"{name}: there is no such file or module (relative to {Path.cwd().name}/)")
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None  # imports the parent packages
-    except ModuleNotFoundError as error:
-        if f"{name}.".startswith(f"{error.name}."):
-            return False
-        raise  # the module exists, but one of its imports is missing
 
 
 @contextlib.contextmanager
@@ -134,22 +131,18 @@ def _imported(name: str | Path) -> Iterator[None]:
 
 def parse(arguments: Iterable[str]) -> dict[str, Any]:
     """Parse `steps=10 name=adam` into keyword arguments. Values that are not Python literals become strings."""
-    parsed = {}
+    parsed: dict[str, Any] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name.isidentifier():
             raise BadJob(f"{argument}: give the function's arguments as name=value, for example steps=10")
-        parsed[name] = _literal(text)
+        parsed[name] = text
+        # {[]: 1} raises TypeError, and (((( one of the last two; Python may also warn about the text.
+        not_a_literal = ValueError, SyntaxError, TypeError, MemoryError, RecursionError
+        with contextlib.suppress(*not_a_literal), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parsed[name] = ast.literal_eval(text)
     return parsed
-
-
-def _literal(text: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's syntax warnings about the text
-            return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # TypeError: {[]: 1}; the last two: ((((
-        return text
 
 
 def check_arguments(target: str, fn: Callable, kwargs: dict[str, Any]) -> None:

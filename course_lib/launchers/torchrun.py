@@ -25,19 +25,14 @@ from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import pickling
 from course_lib.launchers.process.blame import PeerRoster
-from course_lib.launchers.process.joining import (
-    A_DAY,
-    INSIDE_A_RANK,
-    accept_second_init,
-    join_process_group,
-)
-from course_lib.launchers.process.lifetime import end_program
+from course_lib.launchers.process.joining import A_DAY, INSIDE_A_RANK, accept_second_init, join_process_group
+from course_lib.launchers.process.lifetime import end_program, value_of
 from course_lib.launchers.process.listener import run_of
 from course_lib.launchers.process.messages import Returned
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
-from course_lib.launchers.tracing.recording import clock_skew, take_collectives, take_profile, wall_minus_monotonic
+from course_lib.launchers.tracing import recording
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -120,16 +115,30 @@ def run_here(
     store = join_process_group(rank, ranks, peer_timeout=peer_timeout)
     roster = PeerRoster(store, rank, ranks)
     accept_second_init(store, timeout=peer_timeout)
-    log, skew = (_start_recording(rank), clock_skew(store)) if record else (None, 0.0)
+    log, skew = CallLog(), 0.0
+    if record:
+        log.install()
+        trace.recorder.start(rank)
+        skew = recording.clock_skew(store)
     started_at = time.monotonic()
     trace.recorder.look_at_core()
     try:
-        value = _value_of(fn, *args, **kwargs)
+        value = value_of(fn, *args, **kwargs)
         machine.wait_for_gpu()
         trace.recorder.look_at_core()
-        report = _report(rank, started_at, log).later(wall_minus_monotonic() + skew)
+        report = Returned(
+            rank,
+            b"",  # the function's value is sent beside the report
+            trace.recorder.spans,
+            RankRecord(),
+            started_at,
+            time.monotonic(),
+            collectives=recording.take_collectives(rank, log.calls() if record else []),
+            profile=recording.take_profile(),
+            core_waits=trace.recorder.core_waits,
+        ).later(recording.wall_minus_monotonic() + skew)
         gathered = _gather((value, report), store, rank, ranks, peer_timeout)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if peers_lost := roster.explain(error):
             raise peers_lost from error
         stack = stack_of_exception(error.__traceback__)
@@ -140,31 +149,6 @@ def run_here(
         return None
     values, reports = zip(*gathered, strict=True)
     return run_of(values, reports, seconds=max(report.ended - report.began for report in reports))
-
-
-def _start_recording(rank: int) -> CallLog:
-    log = CallLog()
-    log.install()
-    trace.recorder.start(rank)
-    return log
-
-
-def _report(rank: int, started_at: float, log: CallLog | None) -> Returned:
-    """Return what this rank has recorded. The function's value is sent separately."""
-    ended_at, calls = time.monotonic(), log.calls() if log else []
-    recorded = {"collectives": take_collectives(rank, calls), "profile": take_profile()}
-    recorded["core_waits"] = trace.recorder.core_waits
-    return Returned(rank, b"", trace.recorder.spans, RankRecord(), started_at, ended_at, **recorded)
-
-
-def _value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Return what the function returns, or None if it calls `sys.exit` without an error."""
-    try:
-        return fn(*args, **kwargs)
-    except SystemExit as leaving:
-        if leaving.code in (None, 0):
-            return None
-        raise RuntimeError(f"sys.exit({leaving.code!r})") from leaving
 
 
 def _gather(part: Any, store: Store, rank: int, ranks: int, timeout: float | None) -> list[Any] | None:

@@ -222,7 +222,7 @@ def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Ru
     can_start.check_names(settings)  # before the ranks connect, which takes a while
     if os.environ["RANK"] == "0":
         prepare_data(settings)
-    bar = progress_bar.Bar(sys.__stderr__)
+    bar = progress_bar.ProgressBar(sys.__stderr__)
     try:
         with _running(settings):
             return torchrun.run_here(

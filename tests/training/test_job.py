@@ -19,7 +19,7 @@ import pytest
 
 from course_lib import launch, trace
 from course_lib.cli import main
-from course_lib.launchers.process.progress_bar import MARK, Bar, Progress, send
+from course_lib.launchers.process.progress_bar import MARK, Progress, ProgressBar, send
 from course_lib.machine import LAUNCHED_HERE
 from course_lib.pictures import losses
 from course_lib.settings import Settings
@@ -251,13 +251,13 @@ class Terminal(io.StringIO):
 
 def test_the_bar_shows_updates_loss_and_speed_in_a_terminal_and_lines_elsewhere(monkeypatch):
     terminal = Terminal()
-    bar = Bar(terminal)
+    bar = ProgressBar(terminal)
     for done in (1, 7):
         bar.show(Progress(done, 10, 0.25, 12_345.0))
     bar._bar.refresh()
     assert re.search(r"7/10 .*loss 0.2500, 12,345 tokens/s", terminal.getvalue())
     file = io.StringIO()
-    bar = Bar(file)
+    bar = ProgressBar(file)
     bar.show(Progress(1, 10, 0.5, 1000.0))
     assert file.getvalue() == ""  # not every quarter of a second
     monkeypatch.setattr("course_lib.launchers.process.progress_bar.LINE_EVERY", 0.0)

@@ -21,7 +21,7 @@ ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
 class OrderQueue:
     """A channel that sends from a thread: a supervisor that waits for us to read what ranks print reads no order."""
 
-    def __init__(self, channel: messages.Channel) -> None:
+    def __init__(self, channel: messages.SupervisorChannel) -> None:
         self.channel = channel
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._send_all, daemon=True, name="course_lib sends")

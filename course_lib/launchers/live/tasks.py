@@ -27,7 +27,6 @@ from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.joining import A_DAY, join_process_group
 from course_lib.launchers.process.rank import RankProcess, store_file
 
-Packed = bytes | pickling.PickleFile
 PREDEFINED = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that every rank starts with
 
 
@@ -48,7 +47,7 @@ class LiveRank:
         import torch.distributed as dist
 
         self.process, self.folder = process, folder
-        self.tasks: queue.SimpleQueue[messages.Task | None] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[messages.LiveTask | None] = queue.SimpleQueue()
         self._in_task = False
         self.left_batches = 0  # batches of messages over NCCL that were aborted
         main = types.ModuleType("__main__")
@@ -60,7 +59,7 @@ class LiveRank:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._leave_task)
 
-    def run(self, task: messages.Task) -> None:
+    def run(self, task: messages.LiveTask) -> None:
         """Run a task, and report its value or its error."""
         self.process.start(task.number)
         try:
@@ -89,7 +88,7 @@ class LiveRank:
 
     def _obey(self, order: Any) -> None:
         """Take an order, in the thread that answers the supervisor."""
-        if isinstance(order, messages.Task):
+        if isinstance(order, messages.LiveTask):
             self.tasks.put(order)
         elif order == messages.DISMISS:
             self.tasks.put(None)
@@ -101,10 +100,10 @@ class LiveRank:
                 signal.pthread_kill(main, signal.SIGINT)
 
 
-def run_cell(rank: LiveRank, values: Packed, code: str, name: str, sources: Mapping[str, tuple]) -> cell.Shown | None:
+def run_cell(rank: LiveRank, values: bytes, code: str, name: str, sources: Mapping[str, tuple]) -> cell.Shown | None:
     """Run a cell. `values` holds what the notebook sends for names that are missing here."""
     linecache.cache.update(sources)
-    for missing_name, value in pickling.unpack(pickling.unwrap(values)).items():
+    for missing_name, value in pickling.unpack(values).items():
         rank.names.setdefault(missing_name, value)
     value = cell.execute(code, name, rank.names)
     if value is not None:
@@ -112,16 +111,16 @@ def run_cell(rank: LiveRank, values: Packed, code: str, name: str, sources: Mapp
     return cell.show(value)
 
 
-def push(rank: LiveRank, values: Packed) -> None:
+def push(rank: LiveRank, values: bytes) -> None:
     """Assign names on this rank."""
-    rank.names.update(pickling.unpack(pickling.unwrap(values)))
+    rank.names.update(pickling.unpack(values))
 
 
 def pull(rank: LiveRank, name: str) -> Any:
     """Return the value of a name."""
     if name not in rank.names:
         raise NameError(f"there is no {name!r} on this rank")
-    return pickling.save_if_large(rank.names[name], rank.folder)
+    return rank.names[name]
 
 
 def report_names(rank: LiveRank) -> None:

@@ -110,8 +110,7 @@ class Team:
         packed_names = self._missing(code, file, chosen, vars(sys.modules["__main__"]) if names is None else names)
         sources = {name: entry for name, entry in cell_sources().items() if name not in self._sources}
         self._sources |= sources.keys()
-        with pickling.wrapped(packed_names) as packed:
-            run = self._call(tasks.run_cell, chosen, packed, code, file, sources, timeout=limit)
+        run = self._call(tasks.run_cell, chosen, packed_names, code, file, sources, timeout=limit)
         shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
         values = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
         texts = {rank: value.text for rank, value in shown.items() if value.text is not None}
@@ -120,8 +119,7 @@ class Team:
 
     def push(self, ranks: int | Iterable[int] | None = None, /, **values: Any) -> None:
         """Assign these names on all ranks, or on the given ones: `team.push(lr=0.1)`, `team.push(2, lr=0.1)`."""
-        with pickling.wrapped(pickling.pack_names(values)) as packed:
-            self._call(tasks.push, self._ranks(ranks), packed)
+        self._call(tasks.push, self._ranks(ranks), pickling.pack_names(values))
 
     def pull(self, name: str, ranks: int | Iterable[int] | None = None) -> list[Any]:
         """Return a variable's value on every rank, or on the given ones, in order. Tensors are moved to the CPU."""
@@ -130,7 +128,7 @@ class Team:
         if missing:
             raise NameError(f"there is no {name!r} on {name_ranks(missing)}")
         run = self._call(tasks.pull, chosen, name)
-        return [pickling.load_saved(run[rank]) for rank in chosen]
+        return [run[rank] for rank in chosen]
 
     def restart(self) -> None:
         """End the ranks and start new ones, without variables."""
@@ -150,7 +148,7 @@ class Team:
         self.names, self._sources, self._generation = {}, set(), 0
         stack = contextlib.ExitStack()
         self._channel = OrderQueue(
-            stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources())))
+            stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources())))[0]
         )
         stack.callback(self._channel.close, messages.DISMISS)
         self._finalizer = weakref.finalize(self, stack.close)
@@ -205,7 +203,7 @@ class Team:
         self._task += 1
         idle = set(range(len(self))) - set(chosen)
         self._listener = Listener(self._channel, len(self), timeout, task=self._task, idle=idle)
-        self._listener.send(messages.Task(self._task, pickling.pack_call(call, (list(chosen), *arguments), {})))
+        self._listener.send(messages.LiveTask(self._task, pickling.pack_call(call, (list(chosen), *arguments), {})))
         return self._listener
 
     def _store_names(self, run: Run) -> Run:

@@ -7,6 +7,7 @@ sign are lost. A rank that cannot even reach the store has lost the machine that
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -23,7 +24,7 @@ from course_lib.launchers.diagnosis.errors import (
     RankDied,
     RankFailed,
 )
-from course_lib.launchers.diagnosis.record import LoggedCall, LoggedMessage
+from course_lib.launchers.diagnosis.record import LoggedCall
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception
 from course_lib.launchers.process import pickling
 from course_lib.launchers.process.messages import Died, Raised
@@ -74,7 +75,10 @@ def _rank_failed(causes: Sequence[Raised]) -> LaunchError:
         return CannotSend(f"rank {first.rank}: {first.text}")
     message = f"{first.type_name}: {first.text}" if first.text else first.type_name
     also = sorted(report.rank for report in causes if report is not first)
-    raised, exception = (first.type_name, first.text), _exception(first)
+    raised, exception = (first.type_name, first.text), None
+    if first.exception is not None:
+        with contextlib.suppress(Exception):  # its class may not be importable here
+            exception = pickling.unpack(first.exception)
     return RankFailed(message, rank=first.rank, exception=exception, stack=first.stack, also=also, raised=raised)
 
 
@@ -82,29 +86,17 @@ def _collectives_differ(
     disagreement: Difference, raised: Sequence[Raised], died: Sequence[Died], located: Mapping[int, Where]
 ) -> CollectivesDiffer:
     calls = {rank: str(call) for rank, call in disagreement.items()}
-    places = {rank: _place(state, disagreement.get(rank)) for rank, state in located.items()}
+    places = {}
+    for rank, state in located.items():
+        call = disagreement.get(rank)
+        past_it = isinstance(call, LoggedCall) and call.finished
+        places[rank] = "" if state.frame is None else f"{'now at ' if past_it else ''}{state.frame}"
     places |= {report.rank: str(locate(report.stack).frame or "") for report in raised}
     for report in died:
         calls.setdefault(report.rank, "died")
     causes = [report for report in raised if not CONSEQUENCE.search(report.text)]
     after = [f"rank {report.rank} then raised {report.type_name}: {report.text}" for report in causes[:1]]
     return CollectivesDiffer(odd=odd_caller(disagreement), calls=calls, places=places, after="".join(after))
-
-
-def _place(state: Where, call: LoggedCall | LoggedMessage | None) -> str:
-    """Return where a rank is: inside the call in question, or already past it."""
-    if state.frame is None:
-        return ""
-    return f"now at {state.frame}" if isinstance(call, LoggedCall) and call.finished else str(state.frame)
-
-
-def _exception(report: Raised) -> BaseException | None:
-    if report.exception is None:
-        return None
-    try:
-        return pickling.unpack(report.exception)
-    except Exception:
-        return None
 
 
 SIGN_WITHIN = 3.0  # seconds; ranks that wait in the same collective give up at about the same time

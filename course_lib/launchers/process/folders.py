@@ -61,17 +61,14 @@ def sweep_temporary_folders() -> None:
     """Remove the folders that no process uses any more."""
     if sys.platform == "win32":
         return
-    for folder in {
-        found for parent in (tempfile.gettempdir(), _short_folder()) for found in Path(parent).glob(f"{PREFIX}*")
-    }:
-        with contextlib.suppress(OSError):  # not ours to open, or without a lock
-            info = folder.lstat()
-            if info.st_uid != os.getuid() or time.time() - info.st_mtime < MIN_AGE or folder.is_symlink():
-                continue
-            with open(folder / LOCK, "r+") as file:
-                unused = _lock(file)
-            if unused:
-                shutil.rmtree(folder, ignore_errors=True)
+    for parent in {tempfile.gettempdir(), _short_folder()}:
+        for folder in Path(parent).glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):  # not ours to open, or without a lock
+                info = folder.lstat()
+                if info.st_uid == os.getuid() and time.time() - info.st_mtime >= MIN_AGE and not folder.is_symlink():
+                    with open(folder / LOCK, "r+") as file:
+                        if _lock(file):
+                            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _short_folder() -> str:
@@ -83,12 +80,11 @@ def _short_folder() -> str:
 
 def _lock(file: IO[str]) -> bool:
     """Try to lock the file without waiting, and return whether that worked."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
+    if sys.platform != "win32":
+        import fcntl
 
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
     return True

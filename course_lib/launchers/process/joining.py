@@ -42,7 +42,6 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
         "ROLE_NAME": "default",
         INSIDE_A_RANK: rank,
     }
-    variables |= _nccl_variables(len(spec.here))
     if spec.rendezvous is None:
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], machine.LAUNCHED_HERE: rank}
         interface = machine.loopback_interface()
@@ -54,23 +53,15 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
             "TORCHELASTIC_RUN_ID": spec.rendezvous.job,
             "TORCHELASTIC_RESTART_COUNT": spec.rendezvous.restarts,
         }
+    if machine.gpus():
+        # To explain a hang: the flight recorder keeps the last collectives, with the time at which the GPU reached
+        # each. A rank whose GPU has not started one is the rank that the others wait for.
+        recorded = {"TORCH_FR_BUFFER_SIZE": 2000, "TORCH_NCCL_ENABLE_TIMING": 1}
+        variables |= {name: value for name, value in recorded.items() if name not in os.environ}
+        per_gpu = -(-len(spec.here) // machine.gpus())
+        if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
+            variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = max(1, 100 // per_gpu)  # a share of the GPU for each
     return {name: str(value) for name, value in variables.items()}
-
-
-def _nccl_variables(ranks: int) -> dict[str, str]:
-    """Return the variables that NCCL needs so that we can explain a hang. Variables already set take precedence.
-
-    The flight recorder keeps the last collectives, with the time at which the GPU reached each: a rank whose GPU has
-    not started one is the rank that the others wait for.
-    """
-    if not machine.gpus():
-        return {}
-    defaults = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_ENABLE_TIMING": "1"}
-    variables = {name: value for name, value in defaults.items() if name not in os.environ}
-    per_gpu = -(-ranks // machine.gpus())
-    if per_gpu > 1 and "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
-        variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, 100 // per_gpu))  # a share of the GPU for each
-    return variables
 
 
 def join_process_group(
@@ -86,29 +77,24 @@ def join_process_group(
 
     # torch has no other name for these two, and does not mark them as exported.
     from torch.distributed import FileStore, set_debug_level_from_env  # pyright: ignore[reportPrivateImportUsage]
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
 
     local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     torch.set_num_threads(machine.threads_per_rank(local_ranks))
     if index := machine.gpu_index():  # GPU 0 is already the current one, and setting it would start the driver
         torch.cuda.set_device(index)
     set_debug_level_from_env()  # torch read it at import, before this launch's environment was set
-    store = FileStore(store_file, ranks) if store_file else _torchruns_store()
+    if store_file:
+        store: Store = FileStore(store_file, ranks)
+    else:
+        # After a restart, torchrun's store still has the addresses of dead ranks in it. Without a prefix for each
+        # attempt, a rank that reads a stale address would wait for it forever.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"attempt {attempt}", next(rendezvous("env://"))[0])
     timeout = None if peer_timeout is None else timedelta(seconds=peer_timeout)
     dist.init_process_group(machine.backend(local_ranks), store=store, rank=rank, world_size=ranks, timeout=timeout)
     return store
-
-
-def _torchruns_store() -> Store:
-    """Return the store of a torchrun job, with a separate prefix for each attempt.
-
-    After a restart it is still the same store, with the addresses of dead ranks in it. Without the prefix, a rank that
-    reads a stale address would wait for it forever.
-    """
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(rendezvous("env://"))
-    return PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def accept_second_init(

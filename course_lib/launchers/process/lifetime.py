@@ -16,7 +16,8 @@ import random
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from course_lib.launchers import private_doors
 
@@ -46,18 +47,15 @@ def close_keyboard() -> None:
 def redirect(stdout: Connection, stderr: Connection) -> None:
     """Redirect this process's stdout and stderr to two pipes. Python's streams are line-buffered."""
     for number, pipe, name in ((1, stdout, "stdout"), (2, stderr, "stderr")):
-        os.dup2(_file_descriptor(pipe), number)
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.dup2(msvcrt.open_osfhandle(pipe.fileno(), 0), number)
+        else:
+            os.dup2(pipe.fileno(), number)
         stream = os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _file_descriptor(pipe: Connection) -> int:
-    if sys.platform != "win32":
-        return pipe.fileno()
-    import msvcrt
-
-    return msvcrt.open_osfhandle(pipe.fileno(), 0)
 
 
 def stand_alone(folder: str, rank: int) -> None:
@@ -89,6 +87,16 @@ def seed_generators(seed: int | None) -> None:
         torch.seed()
     else:
         torch.manual_seed(seed)
+
+
+def value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Return what the function returns, or None if it calls `sys.exit` without an error."""
+    try:
+        return fn(*args, **kwargs)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+        return None
 
 
 def leave_as_child(error: BaseException | None = None) -> NoReturn:

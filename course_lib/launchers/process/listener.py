@@ -26,7 +26,7 @@ from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, pickling, stop
 from course_lib.launchers.process.blame import verdict
 from course_lib.launchers.process.patience import Deadline, WallTime
-from course_lib.launchers.process.progress_bar import Bar, LiveLine, parse_report
+from course_lib.launchers.process.progress_bar import LiveLine, ProgressBar, parse_report
 from course_lib.launchers.run import Run
 
 MAX_LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
@@ -56,7 +56,7 @@ class Listener:
 
     def __init__(
         self,
-        supervisor: messages.Channel,
+        supervisor: messages.SupervisorChannel,
         ranks: int,
         timeout: float | None,
         *,
@@ -301,7 +301,7 @@ class Output:
         self.lines: list[tuple[int, str]] = []
         self._bytes = 0
         self._dropped = 0
-        self._bar = Bar()
+        self._bar = ProgressBar()
 
     def add(self, rank: int, lines: list[str]) -> None:
         """Add lines printed by a rank, in order."""

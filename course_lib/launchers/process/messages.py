@@ -40,7 +40,7 @@ class Rendezvous:
     peer_timeout: float | None = None  # seconds a rank waits for a peer; None: PyTorch's default
 
 
-class Channel(Protocol):
+class SupervisorChannel(Protocol):
     """The notebook's end of the connection: a pipe to its supervisor, or a stand-in for the pipes of several nodes."""
 
     def send(self, order: Any, /) -> None: ...
@@ -156,7 +156,7 @@ class Stop:
 
 
 @dataclass(frozen=True)
-class Task:
+class LiveTask:
     """Something for live ranks to do: a pickled call, whose first argument will be the rank."""
 
     number: int

@@ -44,25 +44,19 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / ticks_per_second
 
 
-def state(thread: str) -> str:
-    """Return the state of a thread, `/proc/PID/task/TID`: R for runnable, D for disk, S for asleep; "" if it ended."""
-    return next(iter(_fields(f"{thread}/stat")), "")
-
-
-def threads(pid: int) -> list[str]:
-    """Return the /proc folders of a process's threads."""
-    try:
-        return [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
-        return []
+def is_awake(pid: int) -> bool:
+    """Return whether a thread of this process is runnable (R), even if it waits for a core, or waits for a disk (D)."""
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")
+        return any(_fields(f"/proc/{pid}/task/{thread}/stat")[:1] in (["R"], ["D"]) for thread in threads)
+    return False
 
 
 def _fields(path: str) -> list[str]:
     """Return the fields of a `stat` file after the process name, which may contain any characters."""
-    try:
+    with contextlib.suppress(OSError):
         return Path(path).read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return []
 
 
 TICK = 0.25  # seconds between two measurements
@@ -109,10 +103,6 @@ class Patience:
         """Return the patience for an answer that runs on `ranks` ranks."""
         return cls(seconds, cpu=2 * (seconds + ranks), longest=30 * seconds)
 
-    def times(self, factor: float) -> Patience:
-        """Return the same patience, `factor` times as long."""
-        return Patience(self.seconds * factor, self.cpu * factor, self.longest * factor)
-
 
 class FairTime:
     """A `Deadline` that counts the seconds in which the machine let some processes work, or in which they slept.
@@ -143,8 +133,7 @@ class FairTime:
         passed, self._last = now - self._last, now
         used = {pid: cpu_seconds(pid) for pid in self._processes()}
         busiest = max((seconds - self._used.get(pid, 0.0) for pid, seconds in used.items()), default=0.0)
-        awake = any(state(thread) in ("R", "D") for pid in used for thread in threads(pid))
-        asleep = not awake and busiest < AT_WORK * passed
+        asleep = busiest < AT_WORK * passed and not any(map(is_awake, used))
         self._sleep = self._sleep + passed if asleep else 0.0
         self.slept = max(self.slept, self._sleep)
         counted = passed if asleep else min(passed, max(0.0, busiest))

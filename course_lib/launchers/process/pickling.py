@@ -3,10 +3,6 @@
 `multiprocessing` cannot pickle a function that was defined in a cell; cloudpickle can, with the globals it uses.
 CUDA tensors are sent as bytes: an argument ends up on the receiving rank's device, a returned value on the CPU, so
 that neither side holds memory on the other's GPU.
-
-Live ranks send large values through a file: a pipe would copy them four times, and each rank would get its own copy.
-Only this user can read the file, and the receiver removes it. A tensor's file is mapped into memory, so its bytes are
-written once and read when they are used.
 """
 
 from __future__ import annotations
@@ -15,11 +11,8 @@ import contextlib
 import functools
 import inspect
 import io
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -34,10 +27,10 @@ def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
         return _dumps((fn, args, kwargs), restore_cuda_tensor=_on_device_of_rank)
     except Exception as error:
         for name, value in _parts_of_call(fn, args, kwargs):
-            reason = _reason_not_sent(value)
-            if reason:
+            if reason := _reason_not_sent(value):
                 raise CannotSend(f"{name} cannot be sent to the ranks: {reason}") from error
-        raise CannotSend(f"{_name(fn)} cannot be sent to the ranks: {error}") from error
+        name = getattr(fn, "__name__", repr(fn))
+        raise CannotSend(f"{name} cannot be sent to the ranks: {error}") from error
 
 
 def pack_names(values: dict[str, Any]) -> bytes:
@@ -56,8 +49,10 @@ def pack_value(value: Any) -> bytes:
         return _dumps(value, restore_cuda_tensor=_on_cpu)
     except Exception as error:
         name, part = _find_unpicklable("the returned value", value)
+        kind = type(part).__name__
+        article = "an" if kind[0].lower() in "aeiou" else "a"
         raise CannotSend(
-            f"{name} ({_kind(part)}) cannot be sent back: {error}. Return tensors, numbers, text, "
+            f"{name} ({article} {kind}) cannot be sent back: {error}. Return tensors, numbers, text, "
             "or lists and dicts of them"
         ) from None
 
@@ -110,7 +105,8 @@ class _Pickler(cloudpickle.Pickler):
         self._restore = restore_cuda_tensor
 
     def reducer_override(self, obj: Any) -> Any:
-        if _is_cuda_tensor(obj):
+        torch = sys.modules.get("torch")
+        if torch is not None and type(obj) is torch.Tensor and obj.is_cuda:
             return self._restore, (obj.detach().cpu(), obj.requires_grad)
         return super().reducer_override(obj)
 
@@ -119,11 +115,6 @@ def _dumps(value: Any, restore_cuda_tensor: Callable) -> bytes:
     file = io.BytesIO()
     _Pickler(file, restore_cuda_tensor).dump(value)
     return file.getvalue()
-
-
-def _is_cuda_tensor(obj: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and type(obj) is torch.Tensor and obj.is_cuda
 
 
 def _on_device_of_rank(tensor: Any, requires_grad: bool) -> Any:
@@ -138,135 +129,33 @@ def _on_cpu(tensor: Any, requires_grad: bool) -> Any:
 
 def _parts_of_call(fn: Callable, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
     """Yield everything that is sent with a call, each with the name a learner knows it by."""
-    names = _parameter_names(fn)
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):  # some C functions have no signature
+        names = list(inspect.signature(fn).parameters)
     for index, value in enumerate(args):
-        label = f"argument {names[index]!r}" if index < len(names) else f"argument {index}"
-        yield label, value
+        yield f"argument {names[index]!r}" if index < len(names) else f"argument {index}", value
     for name, value in kwargs.items():
         yield f"argument {name!r}", value
     if inspect.isfunction(fn):
         variables = inspect.getclosurevars(fn)
         for name, value in {**variables.globals, **variables.nonlocals}.items():
-            yield f"{name!r}, which {_name(fn)} uses,", value
-
-
-def _parameter_names(fn: Callable) -> list[str]:
-    try:
-        return list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        return []
+            yield f"{name!r}, which {fn.__name__} uses,", value
 
 
 def _find_unpicklable(name: str, value: Any) -> tuple[str, Any]:
     """Return the smallest part of a list, tuple or dict that cannot be pickled, and its name."""
-    if isinstance(value, dict):
-        parts = [(f"{name}[{key!r}]", part) for key, part in value.items()]
-    elif isinstance(value, (list, tuple)):
-        parts = [(f"{name}[{index}]", part) for index, part in enumerate(value)]
-    else:
-        return name, value
-    for part_name, part in parts:
+    parts: dict[Any, Any] = value if isinstance(value, dict) else {}
+    if isinstance(value, (list, tuple)):
+        parts = dict(enumerate(value))
+    for key, part in parts.items():
         if _reason_not_sent(part):
-            return _find_unpicklable(part_name, part)
+            return _find_unpicklable(f"{name}[{key!r}]", part)
     return name, value
 
 
-def _reason_not_sent(value: Any) -> str | None:
+def _reason_not_sent(value: Any) -> str:
     try:
         _dumps(value, restore_cuda_tensor=_on_cpu)
     except Exception as error:
         return f"{error}"
-    return None
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
-
-
-def _name(fn: Callable) -> str:
-    return getattr(fn, "__name__", repr(fn))
-
-
-LARGE = 1 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class TensorFile:
-    """A tensor whose bytes are in a file."""
-
-    path: str
-    dtype: Any
-    shape: tuple[int, ...]
-    requires_grad: bool
-
-
-@dataclass(frozen=True)
-class PickleFile:
-    """A pickled value in a file."""
-
-    path: str
-
-
-def save_if_large(value: Any, folder: str) -> Any:
-    """Save the value to a file in this folder if it is large. Returns the value itself, or a reference to the file."""
-    torch = sys.modules["torch"]
-    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
-        if value.nbytes < LARGE:
-            return value
-        path = _new_file(folder)
-        value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tofile(path)
-        return TensorFile(path, value.dtype, tuple(value.shape), value.requires_grad)
-    packed = pack_value(value)
-    return value if len(packed) < LARGE else PickleFile(_write_file(packed, folder))
-
-
-def load_saved(value: Any) -> Any:
-    """Return the value, and remove its file if it has one."""
-    if not isinstance(value, (TensorFile, PickleFile)):
-        return value
-    try:
-        if isinstance(value, PickleFile):
-            return unpack(_read_file(value.path))
-        import torch
-
-        bytes_ = torch.from_file(value.path, shared=False, size=os.path.getsize(value.path), dtype=torch.uint8)
-        return bytes_.view(value.dtype).view(value.shape).requires_grad_(value.requires_grad)
-    finally:
-        os.unlink(value.path)
-
-
-@contextlib.contextmanager
-def wrapped(packed: bytes) -> Iterator[bytes | PickleFile]:
-    """Yield what to send to several ranks: these bytes, or, if they are large, a file that exists during the block."""
-    if len(packed) < LARGE:
-        yield packed
-        return
-    path = _write_file(packed, tempfile.gettempdir())
-    try:
-        yield PickleFile(path)
-    finally:
-        os.unlink(path)
-
-
-def unwrap(packed: bytes | PickleFile) -> bytes:
-    """Return the bytes that were sent."""
-    return _read_file(packed.path) if isinstance(packed, PickleFile) else packed
-
-
-def _write_file(packed: bytes, folder: str) -> str:
-    path = _new_file(folder)
-    with open(path, "wb") as file:
-        file.write(packed)
-    return path
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _new_file(folder: str) -> str:
-    number, path = tempfile.mkstemp(prefix="course_lib-", dir=folder)
-    os.close(number)
-    return path
+    return ""

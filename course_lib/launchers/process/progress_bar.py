@@ -7,7 +7,6 @@ is something better to read.
 
 from __future__ import annotations
 
-import contextlib
 import html
 import json
 import os
@@ -15,7 +14,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -45,7 +44,9 @@ class LiveLine:
         if in_a_notebook(self.stream):
             self._show_below_cell(text)
         elif self.stream.isatty():
-            self._show_in_terminal(text, before)
+            width = shutil.get_terminal_size().columns - 1
+            self.stream.write("\r" + text[:width].ljust(min(len(before), width)) + ("" if text else "\r"))
+            self.stream.flush()
         self._shown = text
 
     def clear(self) -> None:
@@ -64,11 +65,6 @@ class LiveLine:
         else:
             self._cell.update(shown)
 
-    def _show_in_terminal(self, text: str, before: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        self.stream.write("\r" + text[:width].ljust(min(len(before), width)) + ("" if text else "\r"))
-        self.stream.flush()
-
 
 MARK = "\x1e"  # starts a record in RFC 7464; nobody prints it by accident
 LINE_EVERY = 10.0
@@ -84,8 +80,6 @@ class Progress:
     tokens_per_second: float
     mfu: float | None = None  # fraction of the devices' peak, if that is known
 
-    unit: ClassVar[str] = "update"
-
     @property
     def note(self) -> str:
         """The loss and the speed."""
@@ -93,43 +87,29 @@ class Progress:
         return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s{mfu}"
 
 
-@dataclass(frozen=True)
-class Step:
-    """Progress of something other than training: the number of steps done, the total, and the current step."""
-
-    done: int
-    total: int
-    note: str
-
-    unit: ClassVar[str] = "step"
+def in_words(progress: Progress) -> str:
+    """Return the progress as a line of text."""
+    return f"{progress.done} of {progress.total} updates, {progress.note}"
 
 
-Report = Progress | Step
-
-
-def in_words(report: Report) -> str:
-    """Return the report as a line of text."""
-    return f"{report.done} of {report.total} {report.unit}s, {report.note}"
-
-
-def parse_report(line: str) -> Report | None:
-    """Return the progress report in a rank's line, or None if it is ordinary output. A learner may print anything."""
+def parse_report(line: str) -> Progress | None:
+    """Return the progress in a rank's line, or None if it is ordinary output. A learner may print anything."""
     if not line.startswith(MARK):
         return None
-    for kind in (Progress, Step):
-        with contextlib.suppress(ValueError, TypeError):
-            report = kind(**json.loads(line[len(MARK) :]))
-            in_words(report)
-            return report
-    return None
+    try:
+        progress = Progress(**json.loads(line[len(MARK) :]))
+        in_words(progress)  # raises if a field has the wrong type
+        return progress
+    except (ValueError, TypeError):
+        return None
 
 
-def send(progress: Report) -> None:
+def send(progress: Progress) -> None:
     """Report progress to the launch that started this rank."""
     print(MARK + json.dumps(asdict(progress)), flush=True)
 
 
-class Bar:
+class ProgressBar:
     """A progress bar in a terminal or a notebook. In a file or a pipe, a line every ten seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -137,16 +117,17 @@ class Bar:
         self._bar: tqdm | None = None
         self._last_line = time.monotonic()
 
-    def show(self, progress: Report) -> None:
+    def show(self, progress: Progress) -> None:
         """Update the bar."""
         if not (in_a_notebook(self.stream) or self.stream.isatty()):
-            return self._show_line(progress)
+            if time.monotonic() - self._last_line >= LINE_EVERY:
+                self._last_line = time.monotonic()
+                print(in_words(progress), file=self.stream, flush=True)
+            return
         if self._bar is None:
             from tqdm.auto import tqdm
 
-            self._bar = tqdm(
-                total=progress.total, initial=progress.done, file=self.stream, unit=progress.unit, leave=False
-            )
+            self._bar = tqdm(total=progress.total, initial=progress.done, file=self.stream, unit="update", leave=False)
         self._bar.set_postfix_str(progress.note, refresh=False)
         self._bar.update(progress.done - self._bar.n)
 
@@ -158,8 +139,3 @@ class Bar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def _show_line(self, progress: Report) -> None:
-        if time.monotonic() - self._last_line >= LINE_EVERY:
-            self._last_line = time.monotonic()
-            print(in_words(progress), file=self.stream, flush=True)

@@ -43,10 +43,6 @@ class RankHandle:
         for pipe in rank_pipes:
             pipe.close()
         self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
-        # Becomes readable when the rank ends, even if other processes still hold its pipes.
-        self.death: int | None = None
-        with contextlib.suppress(OSError, AttributeError):  # not Linux, an old kernel, or a sandbox that forbids it
-            self.death = os.pidfd_open(self.pid)
 
     def exitcode(self) -> int | None:
         """Return the rank's exit code, or None if it is running. Does not reap it: a zombie's pid is not reused."""
@@ -56,13 +52,6 @@ class RankHandle:
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def control_has_more(self) -> bool:
-        """Return whether there are unread messages from the rank."""
-        try:
-            return self.control.poll(0)
-        except OSError:
-            return False
 
     def stack(self) -> list[Frame]:
         """Return the stack that `faulthandler` last dumped for this rank."""
@@ -85,13 +74,6 @@ class RankHandle:
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             self.process.kill()
-
-    def reap(self) -> None:
-        """Reap the process after it was killed or has exited."""
-        self.process.join()
-        if self.death is not None:
-            os.close(self.death)
-            self.death = None
 
 
 class LineReader:

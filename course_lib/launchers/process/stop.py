@@ -55,8 +55,11 @@ def asked_by_signals(*names: str) -> Iterator[None]:
         return
     request.reason, request.obeyed = "", False
     numbers = [getattr(signal, name) for name in names or SIGNALS if hasattr(signal, name)]
-    numbers = [number for number in numbers if not _under_nohup(number)]
-    before = {number: signal.signal(number, _ask) for number in numbers}
+    before = {}
+    for number in numbers:
+        under_nohup = number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
+        if not under_nohup:
+            before[number] = signal.signal(number, _ask)
     try:
         yield
     finally:
@@ -65,22 +68,12 @@ def asked_by_signals(*names: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _under_nohup(number: int) -> bool:
-    """Return whether this is SIGHUP and the program was started to ignore it, as `nohup` does."""
-    return signal.Signals(number).name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
-
-
 def _ask(number: int, _: object) -> None:
     name = signal.Signals(number).name
-    if name == "SIGHUP":
-        _leave_terminal()
+    if name == "SIGHUP":  # printing to a terminal that is gone would raise, and end the program before it has saved
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            if os.isatty(stream):
+                os.dup2(nowhere, stream)
+        os.close(nowhere)
     request.ask(name)
-
-
-def _leave_terminal() -> None:
-    """Stop printing to a terminal that is gone: that would raise and end the program before it has saved anything."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        if os.isatty(stream):
-            os.dup2(nowhere, stream)
-    os.close(nowhere)

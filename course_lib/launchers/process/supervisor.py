@@ -8,6 +8,7 @@ supervisor ends every process that its ranks have started, and then itself.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
@@ -23,22 +24,8 @@ from typing import TYPE_CHECKING, Any, cast
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import CannotStart, explain_failure
 from course_lib.launchers.diagnosis.stacks import Where, locate
+from course_lib.launchers.process import messages
 from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
-from course_lib.launchers.process.messages import (
-    DISMISS,
-    LOCATE,
-    LOOK,
-    Died,
-    Interrupt,
-    LaunchSpec,
-    Lines,
-    Located,
-    Raised,
-    Returned,
-    SupervisorFailed,
-    Task,
-    Unfinished,
-)
 from course_lib.launchers.process.rank_handle import LineReader, RankHandle
 
 if TYPE_CHECKING:
@@ -52,9 +39,13 @@ EXIT_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
 IDLE = "the ranks were idle for {:g} s, so they were ended and their variables are lost: call team.restart()"
 
 
-def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None:
+def supervise(spec: messages.LaunchSpec, notebook: Connection, start_method: str) -> None:
     """Run one launch. Returns when the ranks have been dismissed or the notebook is gone."""
-    _detach_from_notebook()
+    if hasattr(os, "setsid"):
+        os.setsid()  # signals to the notebook's process group do not reach us
+    if sys.platform.startswith("linux"):
+        set_child_subreaper = 36
+        ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)  # adopt the processes that ranks leave behind
     gc.freeze()  # otherwise a rank's garbage collector would touch what we share with it, and so copy its memory
     try:
         # Switch to the environment and working folder of the cell that called `launch`.
@@ -76,7 +67,7 @@ def supervise(spec: LaunchSpec, notebook: Connection, start_method: str) -> None
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            notebook.send(SupervisorFailed(explain_failure(error)))
+            notebook.send(messages.SupervisorFailed(explain_failure(error)))
 
 
 class HungUp(Exception):
@@ -86,7 +77,7 @@ class HungUp(Exception):
 class Supervisor:
     """Forwards messages in both directions between a notebook and its ranks, until the notebook dismisses them."""
 
-    def __init__(self, spec: LaunchSpec, notebook: Connection) -> None:
+    def __init__(self, spec: messages.LaunchSpec, notebook: Connection) -> None:
         self.spec, self.notebook = spec, notebook
         self.team: list[RankHandle] = []
         self.dismissed = False
@@ -111,8 +102,6 @@ class Supervisor:
             self._handlers[member.control] = partial(self._forward_report, member)
             for reader in member.readers:
                 self._handlers[reader.pipe] = partial(self._forward_lines, member, reader)
-            if member.death is not None:
-                self._handlers[member.death] = partial(self._forget, member.death)  # only wakes us up, once
 
     def serve(self) -> None:
         """Handle messages until the ranks are dismissed."""
@@ -126,7 +115,7 @@ class Supervisor:
                     self._report_death(member, exitcode)
             self._signal_unresponsive()
             if self.spec.idle is not None and not self._busy and time.monotonic() - self._idle_since > self.spec.idle:
-                self._send(SupervisorFailed(IDLE.format(self.spec.idle)))
+                self._send(messages.SupervisorFailed(IDLE.format(self.spec.idle)))
                 self._dismiss()
 
     def _obey(self) -> None:
@@ -135,28 +124,28 @@ class Supervisor:
             order = self.notebook.recv()
         except (EOFError, OSError) as error:
             raise HungUp from error
-        if order == DISMISS:
+        if order == messages.DISMISS:
             return self._dismiss()
         running = [member for member in self.team if member.alive]
-        if order == LOCATE:
+        if order == messages.LOCATE:
             self._unanswered = {member.rank: time.monotonic() + ANSWER_WITHIN for member in running}
-        elif isinstance(order, Task):
+        elif isinstance(order, messages.LiveTask):
             self._busy = {member.rank for member in running}
-        elif isinstance(order, Interrupt) and hasattr(signal, "SIGCONT"):
+        elif isinstance(order, messages.Interrupt) and hasattr(signal, "SIGCONT"):
             for member in running:  # those that a signal has stopped could not react
                 with contextlib.suppress(OSError):
                     os.kill(member.pid, signal.SIGCONT)
-        self._idle_since = self._idle_since if order == LOCATE else time.monotonic()
-        self._send_to_all(LOCATE if order == LOOK else order)
+        self._idle_since = self._idle_since if order == messages.LOCATE else time.monotonic()
+        self._send_to_all(messages.LOCATE if order == messages.LOOK else order)
 
     def _forward_report(self, member: RankHandle) -> None:
         try:
             report = member.control.recv()
         except (EOFError, OSError):  # the rank is dying, and its exit code will say how
             return self._forget(member.control)
-        if isinstance(report, Located):
+        if isinstance(report, messages.Located):
             self._unanswered.pop(member.rank, None)
-        elif isinstance(report, (Returned, Raised)):
+        elif isinstance(report, (messages.Returned, messages.Raised)):
             self._busy.discard(member.rank)
         self._idle_since = time.monotonic()
         self._send_lines(member, member.drain())
@@ -175,21 +164,22 @@ class Supervisor:
         for member in self.team:
             text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
             if text and text != self._shown.get(member.rank):
-                self._send(Unfinished(member.rank, text))
+                self._send(messages.Unfinished(member.rank, text))
             self._shown[member.rank] = text
 
     def _report_death(self, member: RankHandle, exitcode: int) -> None:
         """Report everything that a rank has sent and printed, and then its death."""
         member.alive = False
         member.kill()  # processes it left behind may hold its pipes
-        while member.control in self._handlers and member.control_has_more():
-            self._forward_report(member)
+        with contextlib.suppress(OSError):
+            while member.control in self._handlers and member.control.poll(0):
+                self._forward_report(member)
         self._send_lines(member, member.drain())
-        for pipe in (member.control, member.death, *(reader.pipe for reader in member.readers)):
+        for pipe in (member.control, *(reader.pipe for reader in member.readers)):
             self._forget(pipe)
         self._busy.discard(member.rank)
         self._idle_since = time.monotonic()
-        self._send(Died(member.rank, exitcode, member.stack(), at=self._clock()))
+        self._send(messages.Died(member.rank, exitcode, member.stack(), at=self._clock()))
 
     def _signal_unresponsive(self) -> None:
         """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
@@ -199,28 +189,21 @@ class Supervisor:
             del self._unanswered[member.rank]
             if not member.alive:
                 continue
-            where = Where("stopped")  # by a signal, so that its handler cannot run either
+            where = Where("stopped")
             if not member.is_stopped():
                 if hasattr(signal, "SIGUSR1"):
                     os.kill(member.pid, signal.SIGUSR1)
                     time.sleep(TICK)
                 where = locate(member.stack())
-            self._send(Located(member.rank, where, record=None))
+            self._send(messages.Located(member.rank, where, record=None))
 
     def _dismiss(self) -> None:
         """Let the ranks go, and wait a little for their threads to end."""
         self.dismissed = True
-        self._send_to_all(DISMISS)
+        self._send_to_all(messages.DISMISS)
         deadline = time.monotonic() + EXIT_WITHIN
-        while (remaining := deadline - time.monotonic()) > 0:
-            running = [member for member in self.team if member.exitcode() is None]
-            if not running:
-                return
-            deaths = [member.death for member in running if member.death is not None]
-            if deaths:
-                wait(deaths, min(remaining, TICK))
-            else:
-                time.sleep(min(remaining, 0.005))
+        while any(member.exitcode() is None for member in self.team) and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def _send(self, message: Any) -> None:
         try:
@@ -230,7 +213,7 @@ class Supervisor:
 
     def _send_lines(self, member: RankHandle, lines: list[str]) -> None:
         if lines:
-            self._send(Lines(member.rank, lines))
+            self._send(messages.Lines(member.rank, lines))
 
     def _send_to_all(self, order: Any) -> None:
         for member in self.team:
@@ -246,7 +229,7 @@ def _end(team: list[RankHandle]) -> None:
     for member in team:
         member.kill()
     for member in team:
-        member.reap()
+        member.process.join()
     while children := _children():
         for child in children:
             with contextlib.suppress(OSError):
@@ -259,14 +242,3 @@ def _children() -> list[int]:
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     except OSError:
         return []
-
-
-def _detach_from_notebook() -> None:
-    """Survive signals to the notebook's process group, and adopt the processes that ranks leave behind."""
-    if hasattr(os, "setsid"):
-        os.setsid()
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        set_child_subreaper = 36
-        ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
