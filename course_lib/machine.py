@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_lib.words import counted
+
 if TYPE_CHECKING:
     import torch
 
@@ -38,35 +40,23 @@ def restarts() -> int:
 def cores() -> int:
     """Return how many cores this process may use, given its affinity mask and the container's quota, if any."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_cores()
-    return max(1, min(available, quota)) if quota else available
-
-
-def _cgroup_cores() -> int | None:
-    """Return the container's CPU quota in whole cores. Docker and Binder limit CPU time, not the affinity mask."""
-    try:
-        limit, period = (CONTROL_GROUPS / "cpu.max").read_text().split()
-        return None if limit == "max" else max(1, int(limit) // int(period))
-    except (OSError, ValueError):
-        return None
+    # Docker and Binder limit CPU time, not the affinity mask. The file may be missing, or contain "max".
+    with contextlib.suppress(OSError, ValueError):
+        limit, period = map(int, (CONTROL_GROUPS / "cpu.max").read_text().split())
+        return max(1, min(available, limit // period))
+    return available
 
 
 def memory_bytes() -> int | None:
     """Return the memory this process may use: the machine's, or the container's limit. None if unknown."""
     try:
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (AttributeError, OSError, ValueError):
         return None
-    return min([physical, *_cgroup_memory()])
-
-
-def _cgroup_memory() -> list[int]:
-    """Return the container's memory limits, as read from cgroups v2 and v1."""
-    limits = []
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups v2 and v1
         with contextlib.suppress(OSError, ValueError):  # the file is missing, or contains "max"
             limits.append(int((CONTROL_GROUPS / name).read_text()))
-    return limits
+    return min(limits)
 
 
 def threads_per_rank(ranks: int) -> int:
@@ -136,7 +126,7 @@ def why_not_nccl(ranks: int) -> str:
         return "this PyTorch was built without NCCL: install a build for your CUDA version"
     if gpus() >= ranks:
         return ""
-    shared = f"{ranks} ranks would share {gpus()} {'GPU' if gpus() == 1 else 'GPUs'}"
+    shared = f"{counted(ranks, 'rank')} would share {counted(gpus(), 'GPU')}"
     if nccl_version() < SHARES_GPUS:
         loaded, needed = (".".join(map(str, version)) for version in (nccl_version(), SHARES_GPUS))
         return f"{shared}, which NCCL {loaded} refuses and {needed} allows: start this with {SHARING_COMMAND} ..."

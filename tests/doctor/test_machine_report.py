@@ -45,12 +45,13 @@ def test_ranks_that_cannot_talk_are_fatal(monkeypatch):
     assert not doctor.examine().course_can_run
 
 
-@pytest.mark.parametrize(("text", "expected"), [("max 100000", None), ("150000 100000", 1), ("50000 100000", 1)])
+@pytest.mark.parametrize(("text", "expected"), [("max 100000", 8), ("350000 100000", 3), ("50000 100000", 1)])
 def test_a_containers_quota_limits_the_cores(monkeypatch, tmp_path, text, expected):
     file = tmp_path / "cpu.max"
     file.write_text(text)
     monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
-    assert machine._cgroup_cores() == expected
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert machine.cores() == expected
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])

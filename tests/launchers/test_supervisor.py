@@ -104,7 +104,7 @@ def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
         assert wait_until(lambda: len(list(temporary.glob("course_lib-*/stack.*"))) == 2, PATIENCE)
         victim.kill()
         victim.wait()
-        assert wait_until(lambda: not list(temporary.glob("course_lib-*/store")), PATIENCE)
+        assert wait_until(lambda: not list(temporary.glob("course_lib-*/store.*")), PATIENCE)
         sweep = "from course_lib.launchers.process import folders as f; f.MIN_AGE = 0; f.sweep_temporary_folders()"
         subprocess.run([sys.executable, "-c", sweep], env=environment, check=True)
         assert not [path for path in temporary.iterdir() if path.name.startswith((folders.PREFIX, "pymp-"))]
@@ -181,6 +181,7 @@ def _memory() -> int:
 def _is_mine(folder: Path) -> bool:
     """Other tests launch, too, and their folders are in use."""
     try:
-        return not folders._in_use(folder) and folder.exists()
+        with open(folder / folders.LOCK, "r+") as file:
+            return folders._lock(file)
     except OSError:
         return False

@@ -40,7 +40,7 @@ class Slurm(Place):
     """Where to run: `launch(fn, ranks=16, on=slurm(nodes=2, gpus_per_node=8))`."""
 
     def is_here(self) -> bool:
-        """Return whether this process is already running as a node of a Slurm job."""
+        """Return whether this process already runs as a node of a Slurm job."""
         return INSIDE_JOB in os.environ and os.environ[INSIDE_JOB] == os.environ.get("SLURM_JOB_ID")
 
     def script(self, folder: str | Path = "FOLDER") -> str:
@@ -69,7 +69,7 @@ class Slurm(Place):
             (folder / "job").write_bytes(pickle.dumps((None if self.command else spec, self, sys.path)))
             reports, orders = message_files(folder, self.nodes, attempt=0)
             for file in (*reports, orders):
-                file.path.touch(mode=0o600)
+                file.path.touch(mode=0o600)  # a new name may stay hidden on other nodes, so it exists before they start
             (folder / "job.sh").write_text(self.script(folder))
             return self._watch(SlurmJob(folder / "job.sh", {FOLDER: str(folder)}), folder, spec.ranks, timeout)
         except Detached:
