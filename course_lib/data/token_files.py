@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from array import array
@@ -140,5 +141,5 @@ def sentences_of(path: Path, show: ShowBytes | None = None, chunk: int = CHUNK) 
                 yield cut(unfinished[: space + 1])
                 unfinished = unfinished[space + 1 :]
             if show:
-                show(file.buffer.tell(), size)
+                show(os.lseek(file.fileno(), 0, os.SEEK_CUR), size)
     yield cut(unfinished)
