@@ -120,19 +120,10 @@ class Layout:
         is_reversed = self.style == "v" and virtual % 2
         return (self.stages - 1 - offset if is_reversed else offset), virtual
 
-    def before(self, stage: int, virtual: int) -> tuple[int, int] | None:
-        """Return (stage, virtual) of the part before this one; None for the model's first part."""
-        return _neighbor(self, stage, virtual, -1)
-
-    def after(self, stage: int, virtual: int) -> tuple[int, int] | None:
-        """Return (stage, virtual) of the part after this one; None for the model's last part."""
-        return _neighbor(self, stage, virtual, 1)
-
-
-@lru_cache(maxsize=65536)  # the planner needs this for every action of every schedule it tries
-def _neighbor(layout: Layout, stage: int, virtual: int, step: int) -> tuple[int, int] | None:
-    position = layout.position(stage, virtual) + step
-    return layout.stage_at(position) if 0 <= position < layout.positions else None
+    def neighbor(self, stage: int, virtual: int, step: int) -> tuple[int, int] | None:
+        """Return (stage, virtual) of the part `step` positions further; None if the model ends before."""
+        position = self.position(stage, virtual) + step
+        return self.stage_at(position) if 0 <= position < self.positions else None
 
 
 @lru_cache(maxsize=65536)  # the planner needs this for every action of every stage of every schedule it tries
@@ -157,7 +148,7 @@ def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """
     if action.kind not in ("F", "B"):
         return None
-    producer = (layout.before if action.kind == "F" else layout.after)(stage, action.virtual)
+    producer = layout.neighbor(stage, action.virtual, -1 if action.kind == "F" else 1)
     return producer and (producer[0], Action(action.kind, action.micro_batch, action.chunk, producer[1]))
 
 
@@ -206,14 +197,12 @@ class Held:
 def held_after_each(actions: Iterable[Action]) -> list[Held]:
     """Return how many pieces a stage holds after each of these actions.
 
-    Activations are held from the forward pass, or from its recomputation, to the backward pass. Tensors for weight
-    gradients are held from a split backward pass to its `W`. Inputs and states saved for recomputation don't count:
-    they are small compared to the activations.
+    Activations are held from the forward pass, or its recomputation, to the backward pass; tensors for weight gradients
+    from a split backward pass to its `W`. Inputs and states saved for recomputation don't count: they are small.
     """
     row = list(actions)
     recomputed, split = ({action.piece for action in row if action.kind == kind} for kind in "RW")
-    activations = for_weights = 0
-    held = []
+    activations, for_weights, held = 0, 0, []
     for action in row:
         if action.kind == "R" or (action.kind == "F" and action.piece not in recomputed):
             activations += 1

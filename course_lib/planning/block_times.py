@@ -1,9 +1,8 @@
 """How long a block takes for a piece of a batch, looked up in a table of times measured at several sizes.
 
-A device is not equally fast at all sizes. Small pieces leave most of it idle, so dividing FLOPs by one speed gives the
-wrong time. Between two measured sizes we interpolate. Outside the measured range we assume only speeds that were
-measured: a larger piece runs at the speed of the largest one measured, and a smaller piece takes as long as the
-smallest.
+Small pieces leave most of a device idle, so dividing FLOPs by one speed gives the wrong time. Between two measured
+sizes we interpolate. Outside them we assume only speeds that were measured: a larger piece runs at the speed of the
+largest one, and a smaller piece takes as long as the smallest.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize, size_of
 from course_lib.planning.network import Line
@@ -122,7 +120,17 @@ class BlockTimes:
 
 def read_block_times(file: str | Path) -> BlockTimes:
     """Read a table that `python -m tests.bench.gpu_times FILE` wrote."""
-    return _from_plain(json.loads(Path(file).read_text()))
+    plain = json.loads(Path(file).read_text())
+    precisions = {}
+    for name in [name for name in plain if name not in ("device", "interpolated")]:
+        updates = {optimizer: Line(*numbers) for optimizer, numbers in plain[name].pop("updates").items()}
+        surfaces: dict[str, dict[int, Surface]] = {kind: {} for kind in plain[name]}
+        for kind, by_width in plain[name].items():
+            for width, table in by_width.items():
+                seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in table["seconds"])
+                surfaces[kind][int(width)] = Surface(tuple(table["rows"]), tuple(table["columns"]), seconds)
+        precisions[name] = PrecisionTimes(surfaces, updates)
+    return BlockTimes(plain["device"], precisions)
 
 
 @cache
@@ -131,7 +139,7 @@ def h200_block_times() -> BlockTimes:
 
     Under `interpolated`, the file lists the times that were replaced because they contradicted the others.
     """
-    return _from_plain(json.loads(files("course_lib.planning").joinpath("h200.json").read_text()))
+    return read_block_times(Path(__file__).with_name("h200.json"))
 
 
 def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
@@ -153,20 +161,3 @@ def _beyond(sizes: Sequence[float], size: float) -> float:
 def _blend(a: BlockSeconds, b: BlockSeconds, share: float) -> BlockSeconds:
     """Interpolate linearly between two times."""
     return a * (1 - share) + b * share
-
-
-def _from_plain(plain: Mapping[str, Any]) -> BlockTimes:
-    def surface(plain_part: Mapping[str, Any]) -> Surface:
-        seconds = tuple(tuple(BlockSeconds(*parts) for parts in row) for row in plain_part["seconds"])
-        return Surface(tuple(plain_part["rows"]), tuple(plain_part["columns"]), seconds)
-
-    def precision(plain_part: Mapping[str, Any]) -> PrecisionTimes:
-        surfaces = {
-            kind: {int(width): surface(value) for width, value in by_width.items()}
-            for kind, by_width in plain_part.items()
-            if kind != "updates"
-        }
-        return PrecisionTimes(surfaces, {name: Line(*pair) for name, pair in plain_part["updates"].items()})
-
-    precisions = {name: precision(value) for name, value in plain.items() if name not in ("device", "interpolated")}
-    return BlockTimes(plain["device"], precisions)

@@ -62,9 +62,9 @@ def expected_goodput(fleet: Fleet, interval: float) -> float:
 def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0) -> Played:
     """Play a run that saves after every `interval` seconds of training, event by event.
 
-    Failures happen at random (a Poisson process) and at any time: a failure during a save loses that save, and a
-    failure during a restart begins the restart again. With `slower`, nodes become slow as often as they fail. A slow
-    node is replaced after `noticed` seconds: the job saves, stops and restarts without it.
+    Failures happen at random (a Poisson process), also during saves and restarts, which are then lost or begin again.
+    With `slower`, nodes become slow as often as they fail. A slow node is replaced after `noticed` seconds: the job
+    saves, stops and restarts without it.
     """
     if interval <= 0 or fleet.gpus < 1:
         raise ValueError(f"interval={interval}, gpus={fleet.gpus}: both must be positive")
@@ -77,46 +77,35 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
     def pass_time(seconds: float) -> bool:
         """Let this much time pass, but only up to the next failure. Return whether all of it passed."""
         nonlocal failure
-        until = played.seconds + seconds
-        if until <= failure:
-            played.seconds = until
+        if played.seconds + seconds <= failure:
+            played.seconds += seconds
             return True
         played.seconds, played.failures = failure, played.failures + 1
         failure += draw.expovariate(1 / fleet.between_failures)
         return False
 
-    def bring_back() -> None:
-        nonlocal unsaved
-        played.repeated, unsaved = played.repeated + unsaved, 0.0
-        started_at = played.seconds
-        while not pass_time(fleet.restart):
-            pass
-        played.restarting += played.seconds - started_at
-
     while played.seconds < end:
         is_slow = played.seconds >= slow_from
         pace = 1 + fleet.slower if is_slow else 1.0
-        work = interval - unsaved
         changes_at = slow_from + fleet.noticed if is_slow else slow_from
-        work = min(work, max((changes_at - played.seconds) / pace, 0.0))
-        started_at = played.seconds
-        passed = pass_time(work * pace)
+        started_at, work = played.seconds, min(interval - unsaved, max((changes_at - played.seconds) / pace, 0.0))
+        has_failed = not pass_time(work * pace)
         trained = (played.seconds - started_at) / pace
         unsaved, played.waiting = unsaved + trained, played.waiting + played.seconds - started_at - trained
-        if not passed:
-            bring_back()
-            continue
-        noticed = is_slow and played.seconds >= changes_at - 1e-6
-        if unsaved < interval - 1e-6 and not noticed:
-            continue  # a node has become slow
-        started_at = played.seconds
-        saved = pass_time(fleet.save)
-        played.saving += played.seconds - started_at
-        if saved:
-            played.useful, unsaved = played.useful + unsaved, 0.0
+        noticed = not has_failed and is_slow and played.seconds >= changes_at - 1e-6
+        if noticed or (not has_failed and unsaved >= interval - 1e-6):  # otherwise, a node has just become slow
+            started_at = played.seconds
+            has_failed = not pass_time(fleet.save)
+            played.saving += played.seconds - started_at
+            if not has_failed:
+                played.useful, unsaved = played.useful + unsaved, 0.0
         if noticed:
             played.replaced += 1
             slow_from = played.seconds + draw.expovariate(1 / fleet.between_failures)
-        if noticed or not saved:
-            bring_back()
+        if noticed or has_failed:
+            played.repeated, unsaved = played.repeated + unsaved, 0.0
+            started_at = played.seconds
+            while not pass_time(fleet.restart):
+                pass
+            played.restarting += played.seconds - started_at
     return played

@@ -1,11 +1,8 @@
 """Two numbers describe a link: its latency, which every message pays, and its bandwidth.
 
-A message takes about `latency + bytes / bandwidth`. With this machine's two numbers, you can predict the cost of every
-collective in the course before you run it. `fit_line` fits such a line to measurements: a fixed cost and a cost per
-unit. The time of a model update is such a line, too: a fixed time plus a time per sequence.
-
-A `Network` describes machines with several GPUs: which links the rows and columns of a mesh use, and what an all-reduce
-costs.
+A message takes about `latency + bytes / bandwidth`, so you can predict the cost of every collective before you run it.
+`fit_line` fits such a line, a fixed cost and a cost per unit, to any measurements. A `Network` has several GPUs in each
+machine: it knows which links the rows and columns of a mesh use, and what an all-reduce costs.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ class Line:
 def fit_line(measured: Sequence[tuple[float, float]]) -> Line:
     """Return the line through the (x, y) points that minimizes the *relative* errors of its predictions.
 
-    When y spans orders of magnitude, an ordinary least-squares fit would follow only the largest values.
+    If y spans orders of magnitude, an ordinary least-squares fit would follow only the largest values.
     """
     if len({x for x, _ in measured}) < 2:
         raise ValueError("a line needs two points: measure at least two sizes")
@@ -78,6 +75,11 @@ class Link:
         """Return how long a ring all-reduce takes: 2 (ranks - 1) rounds, each with a piece of size / ranks bytes."""
         return 2 * (ranks - 1) * self.seconds(size / ranks)
 
+    def gather_seconds(self, size: float, ranks: int) -> float:
+        """Return how long an all-gather takes with a ring or a tree, whichever is faster: a tree has fewer rounds."""
+        ring = (ranks - 1) * self.seconds(size / ranks)
+        return min(ring, math.ceil(math.log2(ranks)) * self.latency + size / self.bandwidth) if ranks > 1 else 0.0
+
     def __str__(self) -> str:
         return f"latency {self.latency * 1e6:.0f} microseconds, bandwidth {self.bandwidth / 1e9:.2f} GB/s"
 
@@ -86,8 +88,7 @@ def measure_link(sizes: Sequence[int] = SIZES, repeats: int = 15) -> Link:
     """Send messages back and forth between two ranks, and fit latency and bandwidth to their times."""
     from course_lib.launchers import launch
 
-    measured = launch(ping_pong, sizes, repeats, ranks=2)[0]
-    return fit(measured)
+    return fit(launch(ping_pong, sizes, repeats, ranks=2)[0])
 
 
 def ping_pong(sizes: Sequence[int], repeats: int) -> list[tuple[int, float]]:
@@ -117,9 +118,6 @@ def fit(measured: Sequence[tuple[float, float]]) -> Link:
     return Link(line.fixed, 1 / line.each, tuple(measured))
 
 
-INSIDE = ("stages", "replicas")  # which ranks are neighbors
-
-
 @dataclass(frozen=True)
 class Network:
     """GPUs in nodes: a fast link inside a node, a slower one between nodes. Ranks fill one node after another.
@@ -139,7 +137,7 @@ class Network:
     def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
         """Return the rank orders that differ here: neighbors are a replica's stages, or a stage's replicas."""
         is_same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
-        return INSIDE[:1] if is_same else INSIDE
+        return ("stages",) if is_same else ("stages", "replicas")
 
     def between_stages(self, replicas: int, stages: int, inside: str) -> Link:
         """Return the slowest link between two consecutive stages."""
@@ -155,40 +153,23 @@ class Network:
         return min(replicas, self.per_node if inside == "replicas" else max(1, self.per_node // stages))
 
     def all_reduce_seconds(self, size: float, ranks: int, per_node: int) -> float:
-        """Return how long an all-reduce over `ranks` ranks takes, with `per_node` of them in each node."""
-        return 2 * self._one_way(size, ranks, per_node)
+        """Return how long an all-reduce takes: a reduce-scatter followed by an all-gather."""
+        return 2 * self.gather_seconds(size, ranks, per_node)
 
     def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
-        """Return how long an all-gather of `size` bytes takes, or a reduce-scatter.
+        """Return how long an all-gather of `size` bytes takes, or a reduce-scatter, with `per_node` ranks in each node.
 
-        Each is half of an all-reduce, which is a reduce-scatter followed by an all-gather.
+        It runs first inside the nodes, until each rank has its piece, then for each piece between the nodes.
         """
-        return self.all_reduce_seconds(size, ranks, per_node) / 2
-
-    def _one_way(self, size: float, ranks: int, per_node: int) -> float:
-        """Time one half: first inside the nodes, until each rank has its piece, then each piece between the nodes."""
-        inside = _pieces_round(self.inside, size, min(ranks, per_node))
-        return inside + _pieces_round(self.between, size / per_node, math.ceil(ranks / per_node))
+        inside = self.inside.gather_seconds(size, min(ranks, per_node))
+        return inside + self.between.gather_seconds(size / per_node, math.ceil(ranks / per_node))
 
 
-def _pieces_round(link: Link, size: float, ranks: int) -> float:
-    """Return how long it takes to send every rank's piece to all others, with a ring or a tree, whichever is faster: a
-    tree has fewer messages in sequence.
-    """
-    if ranks < 2:
-        return 0.0
-    ring = (ranks - 1) * link.seconds(size / ranks)
-    tree = math.ceil(math.log2(ranks)) * link.latency + size / link.bandwidth
-    return min(ring, tree)
-
-
+@dataclass(frozen=True)
 class Sent:
     """The handle of an all-reduce in flight, like the one that `dist.all_reduce(tensor, async_op=True)` returns."""
 
-    def __init__(self) -> None:
-        import torch
-
-        self.future = torch.futures.Future()
+    future: torch.futures.Future[list[Tensor]]
 
     def wait(self) -> bool:
         self.future.wait()
@@ -205,10 +186,9 @@ class Sent:
 def paced_network(link: Link) -> Iterator[None]:
     """Make collectives on this rank take as long as a ring over `link`, and record them as `communication`.
 
-    The collectives are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each of which is half an
-    all-reduce. They run one after another, in the order in which they start, while the caller continues. This
-    intercepts only calls from Python: for DistributedDataParallel's buckets, register a communication hook that calls
-    `dist.all_reduce`.
+    The collectives are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each half an all-reduce.
+    They run one after another, in the order in which they start, while the caller continues. This intercepts only calls
+    from Python: for DistributedDataParallel's buckets, register a communication hook that calls `dist.all_reduce`.
     """
     import torch.distributed as dist
 
@@ -244,9 +224,9 @@ def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolE
         bound = call.bind(*arguments, **options)
         is_async = bound.arguments.pop("async_op", False)
         tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
-        size = max(tensor.numel() * tensor.element_size() for tensor in tensors)
-        seconds = share * link.all_reduce_seconds(size, dist.get_world_size(bound.arguments.get("group")))
-        sent, label = Sent(), trace.recorder.label
+        size, ranks = max(tensor.nbytes for tensor in tensors), dist.get_world_size(bound.arguments.get("group"))
+        seconds = share * link.all_reduce_seconds(size, ranks)
+        sent, label = Sent(torch.futures.Future()), trace.recorder.label
 
         def send() -> None:
             try:

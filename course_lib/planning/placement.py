@@ -8,10 +8,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from course_lib.lstm.memory import LSTM, PROJECTION, BatchSize, BlockSize, ModelSize, predict_block_memory, size_of
+from course_lib.lstm.memory import LSTM, PROJECTION, BatchSize, ModelSize, predict_block_memory, size_of
 from course_lib.machine import device, wait_for_gpu
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class Placement:
         bounds = [0, *cuts, blocks]
         if any(start >= stop for start, stop in pairwise(bounds)):
             raise ValueError(f"cuts={tuple(cuts)}: give increasing numbers from 1 to {blocks - 1}, one per new stage")
-        parts = enumerate(pairwise(bounds))
-        return cls(tuple(stage for stage, (start, stop) in parts for _ in range(start, stop)))
+        return cls(tuple(sum(place >= cut for cut in cuts) for place in range(blocks)))
 
     @property
     def stages(self) -> int:
@@ -72,8 +71,8 @@ class Placement:
         """The (start, stop) range of each stage's blocks, as `SequenceModel.part` takes them."""
         if not self.is_contiguous:
             raise ValueError(f"{self.stage_of} is not one part per stage: blocks_of(stage) returns its blocks")
-        blocks = [self.blocks_of(stage) for stage in range(self.stages)]
-        return [(chosen[0], chosen[-1] + 1) for chosen in blocks]
+        sizes = map(self.stage_of.count, range(self.stages))
+        return list(pairwise(accumulate(sizes, initial=0)))
 
     def blocks_of(self, stage: int) -> list[int]:
         """Return the indices of this stage's blocks."""
@@ -101,9 +100,8 @@ def step_cost(placement: Placement, costs: Sequence[BlockCost]) -> StepCost:
     """Return what each stage needs for its blocks. Hops are not included, because their cost depends on the link."""
     if len(costs) != len(placement.stage_of):
         raise ValueError(f"{len(costs)} costs for {len(placement.stage_of)} blocks: give one for each block")
-    stages = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
-    totals = [BlockCost(math.fsum(c.seconds for c in stage), sum(c.bytes for c in stage)) for stage in stages]
-    return StepCost(tuple(totals))
+    rows = [[costs[place] for place in placement.blocks_of(stage)] for stage in range(placement.stages)]
+    return StepCost(tuple(BlockCost(math.fsum(c.seconds for c in row), sum(c.bytes for c in row)) for row in rows))
 
 
 def round_robin(blocks: int, stages: int) -> Placement:
@@ -130,7 +128,7 @@ def balanced(
     The result is exact. Among equally fast placements, it minimizes the memory of the largest stage. If the same blocks
     need more memory on one stage than on another, pass `bytes_of(stage, blocks)`; otherwise their bytes are summed.
     """
-    blocks = len(costs)
+    blocks, limit = len(costs), math.inf if memory is None else memory
     _check_counts(blocks, stages)
     parts = [(start, stop) for stop in range(1, blocks + 1) for start in range(stop)]
     # fsum rounds only once, so parts with equal blocks are equally fast to the last bit.
@@ -140,56 +138,48 @@ def balanced(
     def size(stage: int, part: Part) -> float:
         return bytes_of(stage, range(*part)) if bytes_of else added[part]
 
-    def time(stage: int, part: Part) -> float:
-        return seconds[part]
+    def fitting_seconds(stage: int, part: Part) -> float:
+        return seconds[part] if size(stage, part) <= limit else math.inf
 
-    limit = float("inf") if memory is None else memory
-    fastest = _smallest_largest(blocks, stages, time, lambda *part: size(*part) <= limit)
-    if fastest is None:
-        least, _ = _smallest_largest(blocks, stages, size, lambda *part: True) or (sum(added.values()), [])
+    pace, _ = _smallest_largest(blocks, stages, fitting_seconds)
+    if pace == math.inf:
+        least, _ = _smallest_largest(blocks, stages, size)
         raise CannotPlace(
             f"no {stages} consecutive parts of these {blocks} blocks fit into {memory:,} bytes each: "
             f"at least {math.ceil(least):,} bytes would be needed"
         )
-    pace = fastest[0]
-    smallest = _smallest_largest(
-        blocks, stages, size, lambda stage, part: seconds[part] <= pace and size(stage, part) <= limit
-    )
-    return Placement.of_cuts(blocks, (smallest or fastest)[1])
+
+    def fast_size(stage: int, part: Part) -> float:
+        needed = size(stage, part)
+        return needed if seconds[part] <= pace and needed <= limit else math.inf
+
+    return Placement.of_cuts(blocks, _smallest_largest(blocks, stages, fast_size)[1])
 
 
 def smallest(blocks: int, stages: int, bytes_of: Callable[[int, range], float]) -> Placement:
     """Place consecutive blocks so that the fullest stage needs as little memory as possible, regardless of speed."""
     _check_counts(blocks, stages)
-    best = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)), lambda *part: True)
-    return Placement.of_cuts(blocks, best[1] if best else [])
+    _, cuts = _smallest_largest(blocks, stages, lambda stage, part: bytes_of(stage, range(*part)))
+    return Placement.of_cuts(blocks, cuts)
 
 
 Part = tuple[int, int]  # a range of blocks: start, and stop, which is not included
-Best = tuple[float, list[int]]  # the largest value of a part, and the start of every part after the first
 
 
-def _smallest_largest(
-    blocks: int, parts: int, value: Callable[[int, Part], float], allowed: Callable[[int, Part], bool]
-) -> Best | None:
-    """Cut the blocks into consecutive allowed parts that minimize the largest value; return None if impossible.
+def _smallest_largest(blocks: int, stages: int, value: Callable[[int, Part], float]) -> tuple[float, list[int]]:
+    """Cut the blocks into consecutive parts that minimize the largest value; return it, and the cuts.
 
-    Dynamic programming: best[stop] is the best way to cut the blocks before `stop` into the parts so far.
+    A part that is not allowed has the value infinity. Dynamic programming: best[stop] is the best way to cut the blocks
+    before `stop` into the parts so far.
     """
-    best: dict[int, Best] = {0: (float("-inf"), [])}
-    for part in range(parts):
-        longer: dict[int, Best] = {}
+    best: dict[int, tuple[float, list[int]]] = {0: (-math.inf, [])}
+    for stage in range(stages):
+        longer: dict[int, tuple[float, list[int]]] = {}
         for start, (largest, cuts) in best.items():
-            for stop in range(start + 1, blocks - (parts - part - 1) + 1):
-                if not allowed(part, (start, stop)):
-                    continue
-                larger = max(largest, value(part, (start, stop)))
-                if stop not in longer or larger <= longer[stop][0]:
-                    candidate = (larger, [*cuts, start])
-                    longer[stop] = min(longer.get(stop, candidate), candidate)
+            for stop in range(start + 1, blocks - (stages - stage - 1) + 1):
+                candidate = max(largest, value(stage, (start, stop))), [*cuts, start]
+                longer[stop] = min(longer.get(stop, candidate), candidate)
         best = longer
-    if blocks not in best:
-        return None
     largest, cuts = best[blocks]
     return largest, cuts[1:]
 
@@ -219,21 +209,15 @@ def analytic_costs(
     Time counts FLOPs, with the backward pass as two forward passes. Bytes are the parameters, their gradients, Adam's
     two numbers per parameter, and the activations of this batch.
     """
-    cells = batch.steps * batch.sequences
-    return [
-        BlockCost(3 * cells * forward_flops(block) / flops_per_second, predict_block_memory(place, block, batch).total)
-        for place, block in model.numbered()
-    ]
-
-
-def forward_flops(block: nn.Module | BlockSize) -> int:
-    """Return the FLOPs for one step of one sequence: one multiplication and one addition per matrix entry.
-
-    An LSTM layer has 4 gates with two square matrices each. An embedding lookup takes no FLOPs.
-    """
-    size = size_of(block)
-    gates = {LSTM: 4 * 2, PROJECTION: 1}.get(size.kind, 0)
-    return 2 * gates * size.inputs * size.width
+    costs, cells = [], batch.steps * batch.sequences
+    for place, block in model.numbered():
+        # An LSTM layer has 4 gates with two square matrices each. An embedding lookup takes no FLOPs.
+        size = size_of(block)
+        matrices = {LSTM: 4 * 2, PROJECTION: 1}.get(size.kind, 0)
+        flops = 2 * matrices * size.inputs * size.width  # one multiplication and one addition per matrix entry
+        memory = predict_block_memory(place, block, batch).total
+        costs.append(BlockCost(3 * cells * flops / flops_per_second, memory))
+    return costs
 
 
 def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
@@ -245,27 +229,23 @@ def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list
         raise ValueError(f"repeats={repeats}: a measurement needs at least one")
     import torch
 
+    def timed_pass(block: nn.Module, inputs: Tensor) -> float:
+        block.zero_grad()
+        wait_for_gpu()
+        started_at = time.perf_counter()
+        outputs, _ = block(inputs)
+        outputs.backward(torch.ones_like(outputs))
+        wait_for_gpu()
+        return time.perf_counter() - started_at
+
     twin, inputs, costs = copy.deepcopy(model).to(device()), batch.inputs.to(device()), []
     for (place, block), analytic in zip(twin.numbered(), analytic_costs(model, batch), strict=True):
         inputs = inputs.detach().requires_grad_(place > 0)  # the batch itself needs no gradient
-        _pass(block, inputs)  # warm-up: the first pass also sets up libraries and memory
-        costs.append(BlockCost(statistics.median(_pass(block, inputs) for _ in range(repeats)), analytic.bytes))
+        timed_pass(block, inputs)  # warm-up: the first pass also sets up libraries and memory
+        costs.append(BlockCost(statistics.median(timed_pass(block, inputs) for _ in range(repeats)), analytic.bytes))
         with torch.no_grad():
             inputs, _ = block(inputs)
     return costs
-
-
-def _pass(block: nn.Module, inputs: Tensor) -> float:
-    """Return the seconds of one forward and one backward pass."""
-    import torch
-
-    block.zero_grad()
-    wait_for_gpu()
-    started_at = time.perf_counter()
-    outputs, _ = block(inputs)
-    outputs.backward(torch.ones_like(outputs))
-    wait_for_gpu()
-    return time.perf_counter() - started_at
 
 
 def _check_counts(blocks: int, stages: int) -> None:

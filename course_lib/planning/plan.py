@@ -1,8 +1,4 @@
-"""The work of one update, and a plan for it: a mesh, its rank order, a schedule, and the resulting time and memory.
-
-`Work` has the time of each block for a piece of any size, and its bytes. `Pieces` describes how a replica's work is
-cut: a schedule by name and size, prepared once and timed for many plans.
-"""
+"""The work of one update, and a plan for it: a mesh, its rank order, a schedule, and the resulting time and memory."""
 
 from __future__ import annotations
 
@@ -14,39 +10,26 @@ from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from course_lib.lstm.memory import (
-    EMBEDDING,
-    LSTM,
-    OPTIMIZERS,
-    BatchSize,
-    BlockSize,
-    Memory,
-    ModelSize,
-    predict_block_memory,
-    size_of,
-)
+from course_lib.lstm.memory import EMBEDDING, LSTM, OPTIMIZERS, predict_block_memory, size_of
 from course_lib.planning.block_times import BlockSeconds, BlockTimes
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import make_schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
+from course_lib.words import counted
 
 if TYPE_CHECKING:
     from course_lib.data import Batch
+    from course_lib.lstm.memory import BatchSize, BlockSize, Memory, ModelSize
     from course_lib.lstm.model import SequenceModel
 
-
 HALF = "bfloat16"  # under autocast: activations, messages and gathered weights take two bytes, gradients four
-TENSORS = {LSTM: 4, EMBEDDING: 1}  # the number of weight tensors in a block
 ZERO_1, FSDP = "ZeRO-1", "FSDP"
 
 
 @dataclass(frozen=True)
 class Work:
-    """One update of a model on a batch of `sequences` and `steps`, on devices with known block times.
-
-    The `optimizer` determines the memory for its state, and how long its step takes.
-    """
+    """One update of a model on a batch of `sequences` and `steps`, on devices with known block times."""
 
     blocks: tuple[BlockSize, ...]
     times: BlockTimes
@@ -73,14 +56,14 @@ class Work:
         if optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
         times.in_precision(precision)
-        numbered = [(place, size_of(block)) for place, block in model.numbered()]
-        numbers, blocks = OPTIMIZERS[optimizer], tuple(size for _, size in numbered)
-        memory = tuple(predict_block_memory(*pair, batch, numbers) for pair in numbered)
+        blocks = tuple(size_of(block) for _, block in model.numbered())
+        numbers, places = OPTIMIZERS[optimizer], [place for place, _ in model.numbered()]
+        memory = [predict_block_memory(*pair, batch, numbers) for pair in zip(places, blocks, strict=True)]
         if precision == HALF:  # autocast saves activations in bfloat16; the weights stay in float32
-            memory = tuple(replace(block, activations=block.activations // 2) for block in memory)
+            memory = [replace(block, activations=block.activations // 2) for block in memory]
         cells = batch.steps * batch.sequences * (2 if precision == HALF else blocks[0].number_bytes)
         edges = tuple(cells * size.width for size in blocks)
-        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, memory, edges)
+        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, tuple(memory), edges)
 
     def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
         """Return the block's time for one piece, if the sequences are cut into `pieces` and the steps into `chunks`."""
@@ -88,6 +71,11 @@ class Work:
         if key not in self._seconds:
             self._seconds[key] = self.times.of(*key, self.precision)
         return self._seconds[key] if self.speed == 1 else self._seconds[key] * (1 / self.speed)
+
+    def block_seconds(self, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
+        """Return each block's times for one of these pieces, if `replicas` replicas divide the sequences."""
+        cut = replicas * pieces.micro_batches
+        return [self.seconds(place, cut, pieces.chunks) for place in range(len(self.blocks))]
 
     def update_seconds(self, weight_bytes: float) -> float:
         """Return how long the optimizer takes for this many bytes of weights."""
@@ -108,7 +96,7 @@ class Work:
 
     def states(self, places: Iterable[int], shards: int = 1) -> float:
         """Return the bytes of these blocks' parameters and gradients, and of one shard of their optimizer state."""
-        blocks = list(map(self.memory.__getitem__, places))
+        blocks = [self.memory[place] for place in places]
         whole = sum(block.parameters + block.gradients for block in blocks)
         return whole + sum(block.optimizer for block in blocks) / shards
 
@@ -119,7 +107,7 @@ class Work:
     @property
     def tensors(self) -> list[int]:
         """The number of weights of each block: an LSTM layer has two matrices and two biases."""
-        return [TENSORS.get(size.kind, 2) for size in self.blocks]
+        return [{LSTM: 4, EMBEDDING: 1}.get(size.kind, 2) for size in self.blocks]
 
     def activations(self, places: Iterable[int]) -> int:
         """Return the bytes that these blocks' forward passes save, for the whole batch."""
@@ -139,30 +127,27 @@ class Pieces:
     @property
     def prepared(self) -> Prepared:
         """The schedule, prepared to be timed repeatedly."""
-        return _prepared(self)
+        return prepared(self)
 
     def __str__(self) -> str:
-        cut = f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}"
+        cut = counted(self.micro_batches, "micro-batch", "micro-batches")
         cut += f" x {self.chunks} chunks" if self.chunks > 1 else ""
-        suffix = ", recomputed" if self.recompute else ""
-        return f"{self.name}, {cut}{suffix}" if self.stages > 1 else f"{cut}{suffix}"
+        return f"{self.name}, " * (self.stages > 1) + cut + ", recomputed" * self.recompute
 
 
 class Prepared:
     """A schedule, its stopwatch, and everything about it that does not depend on costs."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule, self.stopwatch = schedule, Stopwatch(schedule)
-        self.held = [share.total for share in schedule.peak_share]  # per stage, as a share of the replica's batch
-
-    @cached_property
-    def inputs_held(self) -> list[float]:
-        """Per stage, the largest share of its inputs that it holds at once for recomputation."""
-        most = []
-        for row in self.schedule.stages:
-            held = accumulate((action.kind == "F") - (action.kind == "B") for action in row)
-            most.append(max(held, default=0) if any(action.kind == "R" for action in row) else 0)
-        return [count / self.schedule.pieces for count in most]
+    def __init__(self, pieces: Pieces) -> None:
+        sizes = pieces.stages, pieces.micro_batches, pieces.chunks
+        self.schedule = make_schedule(pieces.name, *sizes, recompute=pieces.recompute)
+        self.stopwatch = Stopwatch(self.schedule)
+        self.held = [share.total for share in self.schedule.peak_share]  # per stage, as a share of the replica's batch
+        self.inputs_held = [0.0 for _ in self.schedule.stages]  # the share of its inputs, for recomputation
+        if pieces.recompute:
+            for stage, row in enumerate(self.schedule.stages):
+                held = accumulate((action.kind == "F") - (action.kind == "B") for action in row)
+                self.inputs_held[stage] = max(held) / self.schedule.pieces
 
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
@@ -186,23 +171,13 @@ class Prepared:
         return spent
 
 
-@lru_cache(maxsize=512)  # comparing networks needs the same schedules again and again
-def _prepared(pieces: Pieces) -> Prepared:
-    sizes = pieces.stages, pieces.micro_batches, pieces.chunks
-    return Prepared(make_schedule(pieces.name, *sizes, recompute=pieces.recompute))
-
+prepared = lru_cache(maxsize=512)(Prepared)  # comparing networks needs the same schedules again and again
 
 # Where the time of an update goes. `Plan.parts` leaves out the parts that take no time.
 PARTS = (
-    "computing",
-    "recomputing",
-    "starting actions",
-    "bubble",
-    "messages",
-    "gathering and summing",
-    "summing gradients",
-    "updating weights",
-)
+    "computing", "recomputing", "starting actions", "bubble", "messages",
+    "gathering and summing", "summing gradients", "updating weights",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -267,19 +242,20 @@ class Plan:
         prepared, costs = self.pieces.prepared, self.costs.with_overhead(self.overhead)
         busy = prepared.busy(costs)
         busiest = max(range(self.stages), key=busy.__getitem__)
-        recomputing, actions = prepared.busy(self.costs, "R")[busiest], len(self.schedule.stages[busiest])
+        recomputing = prepared.busy(self.costs, "R")[busiest]
+        starting = len(self.schedule.stages[busiest]) * self.overhead
         without_links = max(end for _, end in prepared.stopwatch.times(replace(costs, link=0.0)))
         spent = {
-            "computing": busy[busiest] - recomputing - actions * self.overhead,
+            "computing": busy[busiest] - recomputing - starting,
             "recomputing": recomputing,
-            "starting actions": actions * self.overhead,
+            "starting actions": starting,
             "bubble": without_links - busy[busiest],
             "messages": self.pipeline_seconds - without_links,
             "gathering and summing": self.gather_seconds,
             "summing gradients": self.exposed_seconds - self.gather_seconds,
             "updating weights": self.update_seconds,
         }
-        return {name: spent[name] for name in PARTS if spent.get(name, 0.0) > 1e-12}
+        return {part: seconds for part, seconds in spent.items() if seconds > 1e-12}
 
     def price(self, updates: int, per_hour: float) -> float:
         """Return the price of `updates` updates if each rank's GPU costs `per_hour`, whether busy or idle."""
@@ -291,16 +267,20 @@ class Plan:
         if self.sharding == FSDP:
             return "fsdp", {"replicas": self.replicas, "micro_batches": self.pieces.micro_batches}
         options = {"replicas": self.replicas, **({"shards": self.shards} if self.sharding else {})}
-        options |= {"inside": self.inside, "schedule": self.pieces.name}
-        options |= {"micro_batches": self.pieces.micro_batches, "chunks": self.pieces.chunks}
-        return "hybrid", {**options, "recompute": self.pieces.recompute, "placement": self.placement}
+        options |= {"inside": self.inside, "schedule": self.pieces.name, "micro_batches": self.pieces.micro_batches}
+        options |= {"chunks": self.pieces.chunks, "recompute": self.pieces.recompute, "placement": self.placement}
+        return "hybrid", options
 
     @property
     def neighbors(self) -> str:
         """Which ranks are neighbors, `stages inside` or `replicas inside`; empty if the mesh has only one order."""
         return f"{self.inside} inside" if min(self.ranks // self.stages, self.stages) > 1 else ""
 
+    @property
+    def name_and_order(self) -> str:
+        """The name, and which ranks are neighbors: `8 x 2 (replicas inside)`."""
+        return f"{self.name} ({self.neighbors})" if self.neighbors else self.name
+
     def __str__(self) -> str:
-        apart = f" ({self.neighbors})" if self.neighbors else ""
         size = f"{self.bytes / 2**30:,.1f} GiB" if self.bytes >= 2**30 else f"{self.bytes / 2**20:,.1f} MiB"
-        return f"{self.name}{apart}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"
+        return f"{self.name_and_order}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"

@@ -1,10 +1,7 @@
 """Choose a parallelism plan: predict the time and memory of an update for every way to cut the model and the batch.
 
 The inputs are measured or counted: block times, which depend on the size of a piece, the sizes of gradients and
-messages, and lesson 00's two numbers for each link. The output is a list of plans, fastest first.
-
-`timing.py` has the rules that predict a plan's time and memory. `explain` shows why one plan is faster than another,
-and `sensitivity.py` what would have to change for a different one to win.
+messages, and two numbers for each link. `timing.py` has the rules; `explain` shows why one plan is faster than another.
 """
 
 from __future__ import annotations
@@ -48,8 +45,7 @@ def plans(
     sets whether a block can be gathered while another one computes, as on GPUs. `overhead` is the fixed cost of
     starting an action, in seconds, regardless of its size.
     """
-    candidates = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute))
-    candidate_plans = []
+    candidates, candidate_plans = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute)), []
     for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False, disable=None):
         for inside in network.orders(replicas, pieces.stages):
             near = network.replicas_per_node(replicas, pieces.stages, inside)
@@ -103,9 +99,6 @@ def _candidates(
             yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts))
 
 
-LABEL = max(map(len, PARTS))  # the width of a table's first column
-
-
 @dataclass(frozen=True)
 class Explanation:
     """Two plans compared part by part. `str` returns a table and a sentence; `pictures.plan_bars` draws them."""
@@ -136,15 +129,13 @@ class Explanation:
 
     def __str__(self) -> str:
         plans = (self.winner, self.runner_up)
-        names = [f"{plan.name}, {plan.pieces}" for plan in plans]
-        width = max(map(len, names))
-        rows = [f"{'':<{LABEL}}  " + "  ".join(f"{name:>{width}}" for name in names)]
+        rows = [["", *(f"{plan.name}, {plan.pieces}" for plan in plans)]]
         for part in PARTS:
             if any(part in plan.parts for plan in plans):
-                cells = [f"{plan.parts.get(part, 0.0) * 1000:.1f} ms" for plan in plans]
-                rows.append(f"{part:<{LABEL}}  " + "  ".join(f"{cell:>{width}}" for cell in cells))
-        totals = "  ".join(f"{f'{plan.seconds * 1000:.1f} ms':>{width}}" for plan in plans)
-        return "\n".join([*rows, f"{'an update':<{LABEL}}  {totals}", self.reason])
+                rows.append([part, *(f"{plan.parts.get(part, 0.0) * 1000:.1f} ms" for plan in plans)])
+        rows.append(["an update", *(f"{plan.seconds * 1000:.1f} ms" for plan in plans)])
+        label, width = max(map(len, PARTS)), max(map(len, rows[0]))
+        return "\n".join([*(f"{row[0]:<{label}}  {row[1]:>{width}}  {row[2]:>{width}}" for row in rows), self.reason])
 
 
 def explain(plan: Plan, runner_up: Plan) -> Explanation:

@@ -8,10 +8,10 @@ stage wait, and messages may be received in a different order than they were sen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 
 from course_lib.planning.actions import (
     Action,
@@ -36,34 +36,29 @@ class Waiting:
     needs: Step
 
 
-def cycle_of(waiting: Mapping[int, Waiting]) -> list[Waiting]:
-    """Return the stages that wait for each other in a cycle, the lowest first. Each one waits for the next."""
-    stage = min(waiting)
-    visited: list[int] = []
+def describe_deadlock(stuck: Iterable[Waiting], label: Callable[[Action], str]) -> str:
+    """Return a sentence on the stages that wait for each other in a cycle, from the lowest one back to it."""
+    waiting = {stage.stage: stage for stage in stuck}
+    visited, stage = [], min(waiting)
     while stage not in visited:
         visited.append(stage)
         stage = waiting[stage].needs[0]
     cycle = visited[visited.index(stage) :]
     start = cycle.index(min(cycle))
-    return [waiting[stage] for stage in cycle[start:] + cycle[:start]]
-
-
-def describe_cycle(cycle: list[Waiting], label: Callable[[Action], str]) -> str:
-    """Return the cycle as a sentence, from the first stage back to it."""
-    first = cycle[0]
+    first, *others = (waiting[stage] for stage in cycle[start:] + cycle[:start])
     sentence = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
-    for waiting, following in zip(cycle, [*cycle[1:], first], strict=True):
-        stage, needed = waiting.needs
+    for here, following in zip([first, *others], [*others, None], strict=True):
+        stage, needed = here.needs
         sentence += f"stage {stage}'s {label(needed)}, which "
-        if following is first:
-            return sentence + f"comes after {label(first.action)}"
+        if following is None:
+            break
         if needed != following.action:
             sentence += f"stage {stage} does after {label(following.action)}, which "
         sentence += "waits for "
-    return sentence
+    return sentence + f"comes after {label(first.action)}"
 
 
-Pieces = frozenset[tuple[int, tuple[int, int, int]]]  # (stage, (micro-batch, chunk, virtual stage))
+StagePiece = tuple[int, tuple[int, int, int]]  # (stage, (micro-batch, chunk, virtual stage))
 
 
 @dataclass(frozen=True)
@@ -104,18 +99,14 @@ class Schedule:
         return self.micro_batches * self.chunks * self.virtual
 
     @cached_property
-    def recomputed(self) -> Pieces:
+    def recomputed(self) -> frozenset[StagePiece]:
         """The pieces whose forward pass is recomputed."""
-        return self._pieces_with("R")
+        return frozenset((stage, a.piece) for stage, row in enumerate(self.stages) for a in row if a.kind == "R")
 
     @cached_property
-    def split(self) -> Pieces:
+    def split(self) -> frozenset[StagePiece]:
         """The pieces whose backward pass leaves the weight gradients for a `W`."""
-        return self._pieces_with("W")
-
-    def _pieces_with(self, kind: str) -> Pieces:
-        rows = enumerate(self.stages)
-        return frozenset((stage, action.piece) for stage, row in rows for action in row if action.kind == kind)
+        return frozenset((stage, a.piece) for stage, row in enumerate(self.stages) for a in row if a.kind == "W")
 
     @cached_property
     def held(self) -> tuple[tuple[Held, ...], ...]:
@@ -126,11 +117,6 @@ class Schedule:
     def peak(self) -> tuple[int, ...]:
         """Per stage, the largest number of pieces with activations held at once: forward done, backward not yet."""
         return tuple(max((int(held.activations) for held in row), default=0) for row in self.held)
-
-    @property
-    def peak_for_weights(self) -> tuple[int, ...]:
-        """Per stage, the largest number of backward passes whose weight gradients are pending at once."""
-        return tuple(max((int(held.for_weights) for held in row), default=0) for row in self.held)
 
     @property
     def peak_share(self) -> tuple[Held, ...]:
@@ -171,23 +157,21 @@ def check(schedule: Schedule) -> None:
 
 
 def checked_order(schedule: Schedule) -> list[Step]:
-    """Return the steps in an order in which they can run. Raises `IllegalSchedule`, with the reason, if they cannot."""
+    """Return the steps, each after everything it needs: one process could do all stages' work in this order.
+
+    Raises `IllegalSchedule`, with the reason, if there is no such order.
+    """
     if not any(schedule.stages):
         raise IllegalSchedule("there is nothing to do: every stage needs at least a forward and a backward")
-    every = _everything(schedule)
+    sizes = schedule.micro_batches, schedule.chunks, schedule.virtual
+    every = dict.fromkeys(Action(kind, *piece) for kind in "FB" for piece in product(*map(range, sizes)))
     for stage in range(len(schedule.stages)):
         _check_completeness(stage, schedule, every)
     for stage in range(len(schedule.stages)):
         _check_order(stage, schedule)
-    return in_running_order(schedule)
-
-
-def in_running_order(schedule: Schedule) -> list[Step]:
-    """Return the steps, each one after everything it needs: one process could do all stages' work in this order."""
     order, heads = run_until_stuck(schedule)
-    if len(order) < sum(map(len, schedule.stages)):
-        waiting = {stuck.stage: stuck for stuck in stuck_stages(schedule, order, heads)}
-        raise IllegalSchedule(describe_cycle(cycle_of(waiting), schedule.label))
+    if stuck := stuck_stages(schedule, order, heads):
+        raise IllegalSchedule(describe_deadlock(stuck, schedule.label))
     return order
 
 
@@ -219,29 +203,21 @@ def stuck_stages(schedule: Schedule, order: Iterable[Step], heads: list[int]) ->
     return waiting
 
 
-def _everything(schedule: Schedule) -> dict[Action, None]:
-    """Return the actions that every stage must do."""
-    sizes = schedule.micro_batches, schedule.chunks, schedule.virtual
-    pieces = [(m, c, v) for m in range(sizes[0]) for c in range(sizes[1]) for v in range(sizes[2])]
-    return dict.fromkeys(Action(kind, *piece) for kind in "FB" for piece in pieces)
-
-
 def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None]) -> None:
     """Raise `IllegalSchedule` unless this stage does every action exactly once."""
-    counts = Counter(schedule.stages[stage])
-    once = "every stage does each forward and each backward once"
+    counts, once = Counter(schedule.stages[stage]), "every stage does each forward and each backward once"
     for action, times in counts.items():
         if Action("F", *action.piece) not in every:
-            sizes = f"micro_batches={schedule.micro_batches} and chunks={schedule.chunks}"
-            sizes += f" and virtual={schedule.virtual}" if max(schedule.virtual, action.virtual + 1) > 1 else ""
+            numbers = f"micro_batches={schedule.micro_batches} and chunks={schedule.chunks}"
+            numbers += f" and virtual={schedule.virtual}" if max(schedule.virtual, action.virtual + 1) > 1 else ""
             raise IllegalSchedule(
-                f"stage {stage} does {action}, which does not exist: the schedule has {sizes}, counted from 0"
+                f"stage {stage} does {action}, which does not exist: the schedule has {numbers}, counted from 0"
             )
         if times > 1:
             raise IllegalSchedule(f"stage {stage} does {schedule.label(action)} {times} times: {once}")
     for action in every:
         if action not in counts:
-            elsewhere = [stage_number for stage_number, actions in enumerate(schedule.stages) if action in actions]
+            elsewhere = [other for other, actions in enumerate(schedule.stages) if action in actions]
             doing = f", but stage {elsewhere[0]} does" if elsewhere else ""
             raise IllegalSchedule(f"stage {stage} never does {schedule.label(action)}{doing}: {once}")
 

@@ -5,15 +5,14 @@ put several parts on each: virtual stages. The zero-bubble schedules (Qi et al.,
 pass: the previous stage waits only for the gradients of a stage's *inputs*. The gradients of its weights can be
 computed any time before the update, and fill what would be a bubble.
 
-`from_torch` converts the schedules of `torch.distributed.pipelining`, to draw, simulate and compare them. PyTorch
-computes the order of all ranks' actions when it creates a schedule. We read it from private attributes, which may
-change from version to version.
+`from_torch` converts the schedules of `torch.distributed.pipelining`. PyTorch computes the order of all ranks' actions
+when it creates a schedule. We read it from private attributes, which may change from version to version.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise, repeat, zip_longest
 from types import SimpleNamespace
@@ -79,8 +78,8 @@ def naive(stages: int, micro_batches: int = 1, chunks: int = 1) -> Schedule:
 def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
     """All forwards, then all backwards: every stage holds every micro-batch.
 
-    The backwards begin with the first micro-batch, as in `torch.distributed.pipelining`, so that you can compare the
-    two action by action. The paper begins with the last one; time and memory are the same.
+    The backwards begin with the first micro-batch, as in `torch.distributed.pipelining`; the paper begins with the last
+    one. Time and memory are the same.
     """
     check_sizes(stages, micro_batches, chunks)
     row = taking_turns(*whole_micro_batches(micro_batches, chunks), ahead=micro_batches)
@@ -101,11 +100,10 @@ def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
     """Chunks of a sequence flow through the stages as micro-batches do, so one micro-batch is enough to fill them.
 
-    This is 1F1B in which single chunks alternate. The first backward pass is for a *last* chunk, so the last stage must
-    run chunks-1 forward passes further ahead than in 1F1B, and so must all others: stage s holds at most chunks-1 +
-    stages-s chunks, while 1F1B holds (stages-s) * chunks. This is enough to keep every stage busy: for equal costs the
-    bubble is (stages-1)/(micro_batches*chunks + stages-1). With one chunk it *is* 1F1B. There is no slack: with slow
-    links, each turn waits for a message, which `one_f_one_b` with chunks would hide.
+    This is 1F1B in which single chunks alternate; with one chunk it *is* 1F1B. The first backward pass is for a *last*
+    chunk, so all stages run chunks-1 forward passes further ahead than in 1F1B: stage s holds at most chunks-1 +
+    stages-s chunks, while 1F1B holds (stages-s) * chunks. For equal costs the bubble is
+    (stages-1)/(micro_batches*chunks + stages-1). With slow links, each turn waits for a message: there is no slack.
     """
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
@@ -117,23 +115,19 @@ def wavefront(stages: int, micro_batches: int = 1, chunks: int = 8) -> Schedule:
 def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
     """1F1B over `virtual` parts per stage (Narayanan et al., arXiv 2104.04473): a bubble `virtual` times smaller.
 
-    Micro-batches go in rounds of about `stages` each: a round passes through a stage's first part, then its second,
-    and so on. Forward and backward passes of a part are `virtual` times shorter, and so is the time to fill and drain
-    the pipeline. The price is `virtual` times as many messages and more memory: stage s holds at most
-    (virtual-1) * round + 2*(stages-s) - 1 pieces, where a piece is one micro-batch in one part.
-    Megatron requires `stages` to divide `micro_batches`; here rounds may differ by one. With one part it *is* 1F1B.
+    Micro-batches go in rounds of about `stages` each: a round passes through a stage's first part, then its second, and
+    so on. Passes of a part are `virtual` times shorter, and so is the time to fill and drain the pipeline. The price is
+    `virtual` times as many messages, and memory: stage s holds at most (virtual-1) * round + 2*(stages-s) - 1 pieces of
+    one micro-batch in one part. Megatron requires `stages` to divide `micro_batches`; here rounds may differ by one.
     """
     check_sizes(stages, micro_batches, chunks, virtual)
     if virtual == 1:
-        rows = one_f_one_b(stages, micro_batches, chunks).stages
-        return Schedule("interleaved", rows, micro_batches, chunks)
+        return replace(one_f_one_b(stages, micro_batches, chunks), name="interleaved")
     rounds = rounds_of(stages, micro_batches)
     forwards = [unit("F", m, chunks, v) for members in rounds for v in range(virtual) for m in members]
     backwards = [unit("B", m, chunks, v) for members in rounds for v in reversed(range(virtual)) for m in members]
-    last_stage = (virtual - 1) * len(rounds[0])  # forward passes before the first one that a backward pass can follow
-    rows = tuple(
-        taking_turns(forwards, backwards, ahead=last_stage + 2 * (stages - 1 - stage) + 1) for stage in range(stages)
-    )
+    first = (virtual - 1) * len(rounds[0]) + 1  # forward passes of the last stage before its first backward pass
+    rows = tuple(taking_turns(forwards, backwards, first + 2 * (stages - 1 - stage)) for stage in range(stages))
     return Schedule("interleaved", rows, micro_batches, chunks, virtual)
 
 
@@ -148,10 +142,9 @@ def rounds_of(stages: int, micro_batches: int) -> list[range]:
 def looped_bfs(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
     """GPipe over `virtual` parts per stage (Lamy-Poirier, arXiv 2211.05953): breadth first, holding every micro-batch.
 
-    All micro-batches pass through a stage's first part, then all of them through its second, and so on; the backward
-    passes do the same, last micro-batch first. The bubble is as small as in interleaved 1F1B. A part's work is
-    contiguous, so its weights are needed only once and its gradients are ready at one time, which suits sharded
-    weights.
+    All micro-batches pass through a stage's first part, then its second, and so on; the backward passes do the same,
+    last micro-batch first. The bubble is as small as in interleaved 1F1B. A part's work is contiguous, so its weights
+    are needed only once and its gradients are ready at one time, which suits sharded weights.
     """
     check_sizes(stages, micro_batches, chunks, virtual)
     forwards = [unit("F", m, chunks, v) for v in range(virtual) for m in range(micro_batches)]
@@ -234,24 +227,16 @@ def with_recomputation(schedule: Schedule) -> Schedule:
 
     A stage then holds the activations of one action at a time, and runs one extra forward pass for each.
     """
-    rows = tuple(tuple(_recomputing(row)) for row in schedule.stages)
-    return replace(schedule, name=f"{schedule.name} + recomputation", stages=rows)
+    rows = []
+    for row in schedule.stages:
+        recomputed = {action.piece for action in row if action.kind == "R"}
+        pairs = ([replace(a, kind="R"), a] if a.kind == "B" and a.piece not in recomputed else [a] for a in row)
+        rows.append(tuple(chain.from_iterable(pairs)))
+    return replace(schedule, name=f"{schedule.name} + recomputation", stages=tuple(rows))
 
 
-def _recomputing(row: tuple[Action, ...]) -> Iterator[Action]:
-    recomputed = {action.piece for action in row if action.kind == "R"}
-    for action in row:
-        if action.kind == "B" and action.piece not in recomputed:
-            yield replace(action, kind="R")
-        yield action
-
-
-TORCH_KINDS = {
-    "F": "F",
-    "B": "B",
-    "I": "B",
-    "W": "W",
-}  # in PyTorch, B is a whole backward pass, I only the input gradients
+# In PyTorch, B is a whole backward pass, and I only the input gradients.
+TORCH_KINDS = {"F": "F", "B": "B", "I": "B", "W": "W"}
 OVERLAPPED = "OVERLAP_F_B"  # a forward and a backward pass at the same time
 NO_WORK = {"SEND_F", "RECV_F", "SEND_B", "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD"}  # the others imply these
 
@@ -290,26 +275,19 @@ def from_torch(torch_schedule: type | str, stages: int, micro_batches: int, virt
 
 def _order_of(kind: Any, stages: int, micro_batches: int, virtual: int) -> tuple[Mapping[int, Iterable[Any]], Layout]:
     """Return each rank's actions in PyTorch's schedule, and the layout of its parts."""
-    schedule = kind([_stand_in(stages, virtual, number) for number in range(virtual)], micro_batches)
+    # Stand-ins for the stages of rank 0: the sizes that PyTorch needs to create a schedule, but no model.
+    sizes = {"group_size": stages, "group_rank": 0, "num_stages": stages * virtual, "submod": None}
+    parts = [
+        SimpleNamespace(**sizes, stage_index=number * stages, is_first=number == 0, is_last=number == virtual - 1)
+        for number in range(virtual)
+    ]
+    schedule = kind(parts, micro_batches)
     owner = schedule.stage_index_to_group_rank
     for style in LAYOUTS:
         layout = Layout(stages, virtual, style)
         if all(layout.stage_at(position)[0] == owner[position] for position in range(layout.positions)):
             return schedule.pipeline_order, layout
     raise KeyError(f"no layout puts the parts on ranks {owner}")
-
-
-def _stand_in(stages: int, virtual: int, number: int) -> Any:
-    """Return a stand-in for a stage of rank 0: the sizes that PyTorch needs to create a schedule, but no model."""
-    return SimpleNamespace(
-        group_size=stages,
-        group_rank=0,
-        num_stages=stages * virtual,
-        stage_index=number * stages,
-        is_first=number == 0,
-        is_last=number == virtual - 1,
-        submod=None,
-    )
 
 
 def _actions(order: Iterable[Any], rank: int, layout: Layout) -> Iterable[Action]:

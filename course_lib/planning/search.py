@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain, product
+from itertools import accumulate, chain, product
 from random import Random
 
 from course_lib.planning.actions import Action, Step
 from course_lib.planning.schedule import Schedule, checked_order, dependencies
 from course_lib.planning.schedules import ANY_VIRTUAL, SCHEDULES, make_schedule, unit
 from course_lib.planning.simulation import ActionCosts
-
-__all__ = ["find_schedule", "lower_bound"]
 
 Rows = list[list[int]]  # each stage's steps in order, as numbers
 FARTHEST = 3  # places that an action moves at once: longer moves are rarely an improvement
@@ -42,11 +40,10 @@ def find_schedule(
             f"memory={memory:.3g} of the batch is less than one of {micro_batches} micro-batches: "
             f"give at least {1 / micro_batches:.3g}, or more micro-batches"
         )
-    sizes = (stages, micro_batches, chunks, virtual, layout)
     bound = lower_bound(stages, micro_batches, costs, chunks=chunks, virtual=virtual, layout=layout, split=split)
     kinds, chance, found = (False, True) if split else (False,), Random(seed), []
     for is_split in kinds:
-        search = _Search(_one_at_a_time(*sizes, is_split), costs, memory)
+        search = _Search(_one_at_a_time(stages, micro_batches, chunks, virtual, layout, is_split), costs, memory)
         starts = [rows for rows in search.named_orders() if all(map(search.fits, rows))]
         rows = search.climb(min(starts, key=search.makespan), tries // len(kinds), chance, bound)
         actions = tuple(tuple(search.steps[number][1] for number in row) for row in rows)
@@ -89,12 +86,7 @@ class _Search:
 
     def fits(self, row: list[int]) -> bool:
         """Return whether a stage that does these steps in order stays within the memory limit."""
-        held = 0
-        for step in row:
-            held += self.grows[step]
-            if held > self.room:
-                return False
-        return True
+        return max(accumulate(map(self.grows.__getitem__, row))) <= self.room
 
     def makespan(self, rows: Rows) -> float:
         """Return the time of this order, each step as early as possible; infinity if it deadlocks."""
@@ -153,8 +145,8 @@ def _one_at_a_time(stages: int, micro_batches: int, chunks: int, virtual: int, l
     """Return the schedule that finishes each micro-batch before it starts the next: slow, but with the least memory."""
     row: list[Action] = []
     for m in range(micro_batches):
-        for kind, order in (("F", range(virtual)), ("B", reversed(range(virtual)))):
-            row += [action for v in order for action in unit(kind, m, chunks, v)]
+        row += [action for v in range(virtual) for action in unit("F", m, chunks, v)]
+        row += [action for v in reversed(range(virtual)) for action in unit("B", m, chunks, v)]
     schedule = Schedule("one at a time", (tuple(row),) * stages, micro_batches, chunks, virtual, layout)
     return _with_split_backwards(schedule) if split else schedule
 
@@ -186,8 +178,8 @@ def lower_bound(
 
 
 def _bound(example: Schedule, micro_batches: int, costs: ActionCosts) -> float:
-    """Return the most time that any set of steps on one stage implies: the earliest start of any of them, the work of
-    all, and the least time that must follow each. The micro-batches are equal, so `example` has only the first.
+    """Return the most time that a set of steps on one stage implies: its earliest start, the work of all, and the least
+    time that must follow each. The micro-batches are equal, so `example` has only the first.
     """
     costs.check_for(example)
     order = checked_order(example)

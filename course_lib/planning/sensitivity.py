@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import starmap
 
 from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
@@ -13,7 +14,7 @@ from course_lib.planning.planner import best_of_each_way
 from course_lib.planning.timing import pipelined, placed, sharded
 
 FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job
-STEPS = 6  # halvings of the interval in which the verdict changes
+HALVINGS = 6  # of the interval in which the winner changes
 BANDWIDTHS = EVERYWHERE, INSIDE, BETWEEN = "bandwidth", "bandwidth inside a node", "bandwidth between nodes"
 LATENCY, SPEED, SEQUENCES, MEMORY = "latency", "speed of a device", "sequences per update", "memory of a device"
 
@@ -30,7 +31,7 @@ class Change:
     def __str__(self) -> str:
         times = f"{self.factor:.1f} times as much" if self.factor > 1 else f"1/{1 / self.factor:.1f} of it"
         value = f" ({self.value})" if self.value else ""
-        return f"{self.quantity}: with {times}{value}, {self.winner.name}{_order(self.winner)} wins"
+        return f"{self.quantity}: with {times}{value}, {self.winner.name_and_order} wins"
 
 
 @dataclass(frozen=True)
@@ -57,90 +58,87 @@ class Sensitivity:
     @property
     def changes(self) -> list[Change]:
         """For each quantity, the smallest increase and the smallest decrease that change the winner, if any."""
-        attempts = [(quantity, direction) for quantity in self.quantities for direction in (FARTHEST, 1 / FARTHEST)]
-        changes = [self._first_change(*each) for each in attempts]
-        return [*filter(None, changes), *self._of_memory()]
+        steps = [(quantity, step) for quantity in self.quantities for step in (2.0, 0.5)]
+        return [*filter(None, starmap(self._first_change, steps)), *self._changes_of_memory()]
 
     def winner_after(self, quantity: str, factor: float) -> Plan:
         """Return the fastest plan that fits if one quantity is multiplied by `factor`."""
-        timed = [plan for _, plan in self._timed(quantity, factor) if self.memory is None or plan.bytes <= self.memory]
-        if not timed:
-            raise CannotPlace(f"no plan fits with {factor:g} times the {quantity}")
-        return min(timed, key=lambda plan: plan.seconds)
-
-    def _timed(self, quantity: str, factor: float) -> list[tuple[Plan, Plan]]:
-        """Return each candidate and the same plan after the change, without those that would have too few sequences."""
-        work, network = self.work, self.network
-        if quantity in (SPEED, SEQUENCES):
-            work = work.scaled(**{"speed" if quantity == SPEED else "sequences": factor})
-        elif quantity in BANDWIDTHS or quantity == LATENCY:
-            network = _changed(network, quantity, factor)
-        else:
-            raise ValueError(f"quantity={quantity!r}: choose {', '.join(self.quantities)}")
-        return [
-            (plan, timed_again(plan, work, network, self.gather_ahead, self.memory))
+        work, network, _ = self._changed(quantity, factor)
+        plans = [
+            timed_again(plan, work, network, self.gather_ahead, self.memory)
             for plan in self.candidates
             if plan.ranks // plan.stages * plan.pieces.micro_batches <= work.sequences
         ]
+        fitting = [plan for plan in plans if self.memory is None or plan.bytes <= self.memory]
+        if not fitting:
+            raise CannotPlace(f"no plan fits with {factor:g} times the {quantity}")
+        return min(fitting, key=lambda plan: plan.seconds)
 
-    def _first_change(self, quantity: str, farthest: float) -> Change | None:
-        """Find the smallest change up to `farthest`: double the factor until a different mesh wins, then bisect."""
-        current, near, step = _mesh(self.winner), 1.0, 2.0 if farthest > 1 else 0.5
-        far = step
-        while self._mesh_after(quantity, far) == current:
-            near, far = far, far * step
-            if abs(math.log(far)) > abs(math.log(farthest)) + 1e-9:
-                return None
-        for _ in range(STEPS):
-            middle = math.sqrt(near * far)
-            near, far = (middle, far) if self._mesh_after(quantity, middle) == current else (near, middle)
-        if self._mesh_after(quantity, far) is None:
-            return None
-        return Change(quantity, far, self.winner_after(quantity, far), self._value(quantity, far))
-
-    def _mesh_after(self, quantity: str, factor: float) -> tuple[str, str] | None:
-        """Return the mesh that wins after a change; None if there are too few sequences for any plan."""
-        try:
-            return _mesh(self.winner_after(quantity, factor))
-        except CannotPlace:
-            return None
-
-    def _value(self, quantity: str, factor: float) -> str:
-        if quantity in BANDWIDTHS or quantity == LATENCY:
-            network = _changed(self.network, quantity, factor)
-            link = network.inside if quantity == INSIDE else network.between
+    def _changed(self, quantity: str, factor: float) -> tuple[Work, Network, str]:
+        """Return the work and the network after a change, and the quantity's new value as text."""
+        work, network = self.work, self.network
+        if quantity in (SPEED, SEQUENCES):
+            work = work.scaled(**{"speed" if quantity == SPEED else "sequences": factor})
+            return work, network, "" if quantity == SPEED else f"{work.sequences:,}"
+        if quantity not in (*BANDWIDTHS, LATENCY):
+            raise ValueError(f"quantity={quantity!r}: choose {', '.join(self.quantities)}")
+        links = {INSIDE: network.inside, BETWEEN: network.between}
+        for name, link in links.items():
             if quantity == LATENCY:
-                return f"{1e6 * link.latency:.0f} microseconds"
-            return f"{link.bandwidth / 1e9:,.0f} GB/s"
-        if quantity == SPEED:
-            return ""
-        return f"{self.work.scaled(sequences=factor).sequences:,}"
+                links[name] = Link(link.latency * factor, link.bandwidth)
+            elif quantity in (name, EVERYWHERE):
+                links[name] = Link(link.latency, link.bandwidth * factor)
+        changed = links[INSIDE if quantity == INSIDE else BETWEEN]
+        bandwidth, latency = f"{changed.bandwidth / 1e9:,.0f} GB/s", f"{1e6 * changed.latency:.0f} microseconds"
+        network = Network(links[INSIDE], links[BETWEEN], network.per_node)
+        return work, network, latency if quantity == LATENCY else bandwidth
 
-    def _of_memory(self) -> list[Change]:
+    def _first_change(self, quantity: str, step: float) -> Change | None:
+        """Find the smallest change: multiply by `step` until a different mesh wins, then bisect."""
+
+        def mesh_after(factor: float) -> tuple[str, str] | None:
+            try:
+                return _mesh(self.winner_after(quantity, factor))
+            except CannotPlace:
+                return None  # too few sequences for any plan
+
+        current, near, far = mesh_after(1.0), 1.0, step
+        while mesh_after(far) == current:
+            near, far = far, far * step
+            if max(far, 1 / far) > FARTHEST:
+                return None
+        for _ in range(HALVINGS):
+            middle = math.sqrt(near * far)
+            near, far = (middle, far) if mesh_after(middle) == current else (near, middle)
+        if mesh_after(far) is None:
+            return None
+        return Change(quantity, far, self.winner_after(quantity, far), self._changed(quantity, far)[2])
+
+    def _changes_of_memory(self) -> list[Change]:
         """Return how much more memory would let a faster mesh fit, and how little would rule out the winner's mesh."""
         if self.memory is None:
             return []
-        winner, plans = self.winner, []
-        faster = [plan for plan in self.everything if plan.seconds < winner.seconds and _mesh(plan) != _mesh(winner)]
-        if too_large := [plan for plan in faster if plan.bytes > self.memory]:
-            plans.append(min(too_large, key=lambda plan: plan.bytes))
+        winner, changes = self.winner, []
+        others = [plan for plan in self.everything if _mesh(plan) != _mesh(winner)]
+        if larger := [plan for plan in others if plan.seconds < winner.seconds and plan.bytes > self.memory]:
+            plan = min(larger, key=lambda plan: plan.bytes)
+            changes.append((plan.bytes, plan))
         least = min(plan.bytes for plan in self.everything if _mesh(plan) == _mesh(winner))
         if smaller := [plan for plan in self.everything if plan.bytes < least]:
-            plans.append(min(smaller, key=lambda plan: plan.seconds))
-        sizes = [plan.bytes if plan.bytes > self.memory else least - 1 for plan in plans]
-        return [
-            Change(MEMORY, size / self.memory, plan, f"{size / 1e9:,.0f} GB")
-            for plan, size in zip(plans, sizes, strict=True)
-        ]
+            changes.append((least - 1, min(smaller, key=lambda plan: plan.seconds)))
+        return [Change(MEMORY, size / self.memory, plan, f"{size / 1e9:,.0f} GB") for size, plan in changes]
 
     def __str__(self) -> str:
-        verdict = f"{self.winner.name}{_order(self.winner)} wins: {1000 * self.winner.seconds:.0f} ms per update."
-        changes = self.changes
-        changed = {change.quantity for change in changes}
-        unchanged = [quantity for quantity in self.quantities if quantity not in changed]
-        lines = [verdict, "A different mesh would win if one thing changed:", *(f"  {change}" for change in changes)]
-        no_change = f"  {' or '.join(unchanged)}: a factor of {FARTHEST:g} up or down changes nothing"
-        return "\n".join([*lines, *([no_change] if unchanged else [])])
+        winner, changes = self.winner, self.changes
+        unchanged = [name for name in self.quantities if name not in {change.quantity for change in changes}]
+        lines = [
+            f"{winner.name_and_order} wins: {1000 * winner.seconds:.0f} ms per update.",
+            "A different mesh would win if one thing changed:",
+            *(f"  {change}" for change in changes),
+        ]
+        if unchanged:
+            lines.append(f"  {' or '.join(unchanged)}: a factor of {FARTHEST:g} up or down changes nothing")
+        return "\n".join(lines)
 
 
 def sensitivity(
@@ -172,20 +170,5 @@ def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = T
     return pipelined(work, width, plan.pieces, placement, network, plan.inside, plan.overhead, plan.shards)
 
 
-def _changed(network: Network, quantity: str, factor: float) -> Network:
-    """Return the network with one quantity multiplied."""
-
-    def change(link: Link, name: str) -> Link:
-        if quantity == LATENCY:
-            return Link(link.latency * factor, link.bandwidth)
-        return Link(link.latency, link.bandwidth * factor) if quantity in (name, EVERYWHERE) else link
-
-    return replace(network, inside=change(network.inside, INSIDE), between=change(network.between, BETWEEN))
-
-
 def _mesh(plan: Plan) -> tuple[str, str]:
     return plan.mesh, plan.inside
-
-
-def _order(plan: Plan) -> str:
-    return f" ({plan.neighbors})" if plan.neighbors else ""

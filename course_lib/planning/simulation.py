@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from course_lib.planning.actions import Action, Held, Step, fullest, held_after_each, peak_held, producer_of
+from course_lib.planning.actions import Action, Held, Step, fullest, held_after_each, producer_of
 from course_lib.planning.schedule import Schedule, Waiting, checked_order, run_until_stuck, stuck_stages
 from course_lib.trace import Span
 
@@ -122,15 +122,8 @@ def busy(timed: Sequence[TimedAction]) -> tuple[float, ...]:
 
 def bubble(timed: Sequence[TimedAction]) -> float:
     """Return the share of all stages' time that is idle, from 0 to 1."""
-    working = busy(timed)
-    total = len(working) * makespan(timed)
-    return 1 - sum(working) / total if total else 0.0
-
-
-def peak(timed: Sequence[TimedAction]) -> tuple[int, ...]:
-    """Return, per stage, the largest number of pieces whose activations were held at once."""
-    in_order, stages = sorted(timed, key=lambda step: step.start), range(len(busy(timed)))
-    return tuple(peak_held(step.action for step in in_order if step.stage == stage) for stage in stages)
+    total = len(busy(timed)) * makespan(timed)
+    return 1 - sum(busy(timed)) / total if total else 0.0
 
 
 def pieces_of(timed: Sequence[TimedAction]) -> tuple[int, int, int]:
@@ -191,16 +184,13 @@ class Simulation:
 
 def simulate(schedule: Schedule, costs: ActionCosts | None = None) -> Simulation:
     """Start every action as soon as its stage is free and its inputs have arrived. Without `costs`, each takes 1."""
-    order = checked_order(schedule)
-    return Simulation(schedule, _timed(schedule, order, costs or ActionCosts()))
+    return Simulation(schedule, _timed(schedule, checked_order(schedule), costs or ActionCosts()))
 
 
 def simulate_until_stuck(
     schedule: Schedule, costs: ActionCosts | None = None
 ) -> tuple[tuple[TimedAction, ...], list[Waiting]]:
-    """Run a schedule that may be illegal. Returns the completed actions with their times, and the stages that end up
-    waiting.
-    """
+    """Run a schedule that may be illegal; return the completed actions with their times, and the waiting stages."""
     order, heads = run_until_stuck(schedule)
     return _timed(schedule, order, costs or ActionCosts()), stuck_stages(schedule, order, heads)
 

@@ -1,13 +1,14 @@
 """How long an update takes under a plan, and how much memory it needs: one function for each kind of plan.
 
-One rule decides how much of the communication is hidden by computation. A device computes one thing at a time; in
-parallel, its network sends one message at a time. A message starts when its data is ready and the previous message is
-done, and computation waits only for what it needs.
+One rule decides how much communication computation hides. A device computes one thing at a time; in parallel, its
+network sends one message at a time, once its data is ready. Computation waits only for what it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import starmap
 
 from course_lib.planning.block_times import BlockSeconds
 from course_lib.planning.network import Network
@@ -45,26 +46,20 @@ def fully_sharded_seconds(
     All are seconds per block, for one micro-batch. A block is gathered while the previous one computes or, without
     `ahead`, afterwards, as when ranks share cores. Only the last micro-batch sends gradients.
     """
-    computed = sent = 0.0
-
-    def gathered(place: int, ready: float) -> float:
-        nonlocal sent
-        sent = max(sent, ready) + gather[place]
-        return sent
-
+    last, computed, sent = len(blocks) - 1, 0.0, 0.0  # when the device, and its network, have done all so far
     for number in range(micro_batches):
-        gathered_at = gathered(0, computed)
+        gathered_at = sent = max(sent, computed) + gather[0]
         for place, block in enumerate(blocks):
             start = max(computed, gathered_at)
             computed = start + block.forward
-            if place + 1 < len(blocks):
-                gathered_at = gathered(place + 1, start if ahead else computed)
+            if place < last:
+                gathered_at = sent = max(sent, start if ahead else computed) + gather[place + 1]
         gathered_at = 0.0  # the last block is still whole: if dropped, it would be gathered again immediately
-        for place in reversed(range(len(blocks))):
+        for place in range(last, -1, -1):
             start = max(computed, gathered_at)
             computed = start + blocks[place].backward
             if place > 0:
-                gathered_at = gathered(place - 1, start if ahead else computed)
+                gathered_at = sent = max(sent, start if ahead else computed) + gather[place - 1]
             if number == micro_batches - 1:
                 sent = max(sent, computed) + scatter[place]
                 computed = computed if ahead else sent
@@ -86,20 +81,17 @@ def pipelined(
     With `shards`, groups of `shards` pipelines divide the optimizer state, as in ZeRO-1: a reduce-scatter replaces the
     all-reduce, and each weight is gathered once, at the start, while the first pieces pass through the pipeline.
     """
-    prepared, blocks = pieces.prepared, block_seconds(work, pipelines, pieces)
+    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces)
     replicas, per_node = pipelines // shards, network.replicas_per_node(pipelines, pieces.stages, inside)
     near = min(shards, per_node)
     last_places = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
     widest = max((work.edges[place] for place in last_places), default=0)
-    link = network.between_stages(pipelines, pieces.stages, inside)
-    costs = costs_of(placement, blocks, link.seconds(widest / (pipelines * pieces.micro_batches * pieces.chunks)))
+    message = widest / (pipelines * pieces.micro_batches * pieces.chunks)
+    costs = costs_of(placement, blocks, network.between_stages(pipelines, pieces.stages, inside).seconds(message))
     times = prepared.stopwatch.times(costs.with_overhead(overhead))
 
-    def summing(size: float) -> float:
-        return gathering(size) if shards > 1 else network.all_reduce_seconds(size, replicas, per_node)
-
-    def gathering(size: float) -> float:
-        return network.gather_seconds(size, shards, near)
+    gathering = partial(network.gather_seconds, ranks=shards, per_node=near)
+    summing = gathering if shards > 1 else partial(network.all_reduce_seconds, ranks=replicas, per_node=per_node)
 
     def across(size: float) -> float:
         return network.all_reduce_seconds(size / shards, replicas, max(1, per_node // near)) if shards > 1 else 0.0
@@ -143,18 +135,12 @@ def pipelined(
     )
 
 
-def block_seconds(work: Work, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
-    """Return each block's times for one piece."""
-    cut = replicas * pieces.micro_batches
-    return [work.seconds(place, cut, pieces.chunks) for place in range(len(work.blocks))]
-
-
 def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards: int = 1) -> Placement:
     """Return the fastest placement that fits into `memory`; if none fits, the one that needs the least memory.
 
     With virtual stages, return the fastest placement, even if it does not fit.
     """
-    prepared, blocks = pieces.prepared, block_seconds(work, replicas, pieces)
+    prepared, blocks = pieces.prepared, work.block_seconds(replicas, pieces)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
     costs = [
         BlockCost(seconds.forward + seconds.backward, round(stage_bytes(work, replicas, prepared, 0, [place], shards)))
@@ -165,8 +151,7 @@ def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards
         return stage_bytes(work, replicas, prepared, stage, places, shards)
 
     fastest = balanced(costs, positions)
-    by_stage = _blocks_of_stages(fastest, prepared)
-    if memory is None or is_virtual or max(size(*seconds) for seconds in enumerate(by_stage)) <= memory:
+    if memory is None or is_virtual or max(starmap(size, enumerate(_blocks_of_stages(fastest, prepared)))) <= memory:
         return fastest
     try:
         return balanced(costs, positions, memory, size)
@@ -185,11 +170,8 @@ def _blocks_of_stages(placement: Placement, prepared: Prepared) -> list[list[int
 def stage_bytes(
     work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1
 ) -> float:
-    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds.
-
-    Autocast also keeps a copy of every weight in bfloat16.
-    """
-    copies = sum(map(work.gathered, places)) if work.precision == HALF else 0
+    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds."""
+    copies = sum(map(work.gathered, places)) if work.precision == HALF else 0  # autocast keeps a copy of each weight
     activations = prepared.held[stage] * work.activations(places)
     first_place = min(places)
     if first_place > 0:  # the batch itself is not counted on any stage
@@ -199,11 +181,9 @@ def stage_bytes(
 
 def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) -> ActionCosts:
     """Return the costs of one action at each position, summed over its blocks."""
-    rows = []
-    for position in range(placement.stages):
-        head, *rest = (blocks[place] for place in placement.blocks_of(position))
-        rows.append(sum(rest, head).parts)
-    forward, backward, inputs, weights = zip(*rows, strict=True)
+    positions = [placement.blocks_of(position) for position in range(placement.stages)]
+    parts = [sum((blocks[place] for place in rest), blocks[head]).parts for head, *rest in positions]
+    forward, backward, inputs, weights = zip(*parts, strict=True)
     return ActionCosts(forward, backward, link if placement.stages > 1 else 0.0, inputs, weights)
 
 
@@ -212,7 +192,7 @@ def sharded(
 ) -> Plan:
     """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
-    blocks = block_seconds(work, replicas * shards, pieces)
+    blocks = work.block_seconds(replicas * shards, pieces)
     sizes, whole = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
     per_node = min(shards, network.per_node)
     across = network.replicas_per_node(replicas, shards, "stages")

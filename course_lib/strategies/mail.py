@@ -170,5 +170,5 @@ def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step that needs the result of `action`: at the next position for a forward pass, else the previous."""
     if action.kind not in SENT:
         return None
-    neighbor = (layout.after if action.kind == "F" else layout.before)(stage, action.virtual)
+    neighbor = layout.neighbor(stage, action.virtual, 1 if action.kind == "F" else -1)
     return neighbor and (neighbor[0], replace(action, virtual=neighbor[1]))

@@ -1,15 +1,14 @@
 """Measure an update of any strategy: its seconds, its memory, and the bytes that sharding leaves on a rank.
 
-`plan_seconds` runs a plan for large GPUs on the ranks of this machine: a small twin of the model, slowed down to the
-plan's pace. Blocks sleep for the planned block times, and messages and sums take the planned link times; the order of
-work, the waiting and the overlap are real. So you can see whether an update takes as long as predicted.
+`plan_seconds` runs a plan for large GPUs on the ranks of this machine: a small twin of the model whose blocks, messages
+and sums are slowed down to the planned times. The order of work, the waiting and the overlap are real.
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +24,7 @@ from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import wait_for_gpu
 from course_lib.meter import saved_for_backward
 from course_lib.planning import ActionCosts, Link, Plan, Work, paced_network
+from course_lib.planning.plan import FSDP as FULLY_SHARDED
 from course_lib.planning.sharding import WAYS, ShardedMemory
 from course_lib.strategies import DDP, FSDP, Hybrid, Strategy
 from course_lib.strategies.fsdp import GatherPace, GatherWatch
@@ -54,21 +54,19 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     with saved_for_backward(strategy.model, batch.inputs, batch.targets, batch.mask, batch.lengths) as saved:
         strategy.step(batch)
     torch.backends.mkldnn.enabled = has_onednn
-    tensors = [shard.tensor for shard in strategy.shards().values()]
-    rows = getattr(strategy, "row_shards", None)
+    tensors, rows = [shard.tensor for shard in strategy.shards().values()], getattr(strategy, "row_shards", None)
     stored = [rows.memory_of(tensor) for tensor in tensors] if rows else tensors
     slots = [value for tensor in tensors for value in strategy.optimizer.state.get(tensor, {}).values()]
     return Memory(
-        parameters=sum(map(_bytes, stored)),
-        gradients=sum(_bytes(full) for full, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
-        optimizer=sum(_bytes(value) for value in slots if isinstance(value, Tensor)),
+        parameters=_bytes(stored),
+        gradients=_bytes(full for full, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
+        optimizer=_bytes(value for value in slots if isinstance(value, Tensor)),
         activations=saved.peak,
     )
 
 
-def _bytes(tensor: Tensor) -> int:
-    local = local_part(tensor)
-    return local.numel() * local.element_size()
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(local_part(tensor).nbytes for tensor in tensors)
 
 
 def make_sharded(
@@ -101,9 +99,9 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
     optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
     values = [value for slots in optimizer.state.values() for value in slots.values()]
     return ShardedMemory(
-        parameters=sum(map(_bytes, parameters)),
-        gradients=sum(_bytes(parameter.grad) for parameter in parameters if parameter.grad is not None),
-        optimizer=sum(_bytes(value) for value in values if isinstance(value, Tensor) and value.dim()),
+        parameters=_bytes(parameters),
+        gradients=_bytes(parameter.grad for parameter in parameters if parameter.grad is not None),
+        optimizer=_bytes(value for value in values if isinstance(value, Tensor) and value.dim()),
         passing=watch.passing.peak if watch else 0,
     )
 
@@ -139,20 +137,28 @@ class Twin:
         return Link(planned.latency, planned.bandwidth * bytes_here / self.work.memory[1].parameters)
 
 
-def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3, twin: Twin | None = None) -> float:
+def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3) -> float:
     """Run this plan, paced, on as many real ranks as it has. Returns the median seconds of updates after the first."""
-    small = twin or Twin(work)
-    run = launch(_time_updates, plan, small, link, updates, ranks=plan.ranks, timeout=300)
+    run = launch(_paced_updates, plan, work, link, updates, ranks=plan.ranks, timeout=300)
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
 
-def _time_updates(plan: Plan, twin: Twin, link: Link, updates: int) -> list[float]:
-    here = twin.link(link)
-    # Of a fully sharded model, `GatherWatch` paces the collectives block by block.
-    with contextlib.nullcontext() if plan.strategy[0] == "fsdp" else paced_network(here):
-        return update_times(
-            paced_strategy(plan, twin, here), twin.batch(plan.pieces.chunks), updates, plan.update_seconds
-        )
+def _paced_updates(plan: Plan, work: Work, planned_link: Link, updates: int) -> list[float]:
+    """Run the plan on its twin, with every block, message and sum paced; return the seconds of updates."""
+    twin, (_, options) = Twin(work), plan.strategy
+    model, link, batch = twin.model(), twin.link(planned_link), twin.batch(plan.pieces.chunks)
+    if plan.sharding == FULLY_SHARDED:
+        strategy = FSDP(model, sgd, cross_entropy, **options)
+        GatherWatch(strategy, gather_paces(plan, work, link))  # it paces the collectives, too, block by block
+        return update_times(strategy, batch, updates, plan.update_seconds)
+    pace = plan.costs
+    if not plan.schedule.split:  # otherwise weight gradients are computed separately, so whole actions are paced
+        blocks = work.block_seconds(plan.replicas * plan.shards, plan.pieces)
+        pace_blocks(model, {place: (block.forward, block.backward) for place, block in enumerate(blocks)})
+        pace = ActionCosts(0.0, 0.0, plan.costs.link)
+    with paced_network(link):
+        strategy = Hybrid(model, sgd, cross_entropy, pace=pace, **options)
+        return update_times(strategy, batch, updates, plan.update_seconds)
 
 
 def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds: float = 0.0) -> list[float]:
@@ -167,34 +173,13 @@ def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds:
     return times[1:]
 
 
-def paced_strategy(plan: Plan, twin: Twin, link: Link) -> Strategy:
-    """Return the strategy that runs the plan on the twin, with every block paced.
-
-    If weight gradients are computed separately, whole actions are paced instead of blocks.
-    """
-    work, pieces = twin.work, plan.pieces
-    cut = plan.replicas * plan.shards * pieces.micro_batches
-    blocks = [work.seconds(place, cut, pieces.chunks) for place in range(len(work.blocks))]
-    name, options = plan.strategy
-    if name == "fsdp":
-        strategy = FSDP(twin.model(), sgd, cross_entropy, **options)
-        GatherWatch(strategy, gather_paces(plan, work, link))
-        return strategy
-    is_split = bool(plan.schedule.split)
-    model = twin.model()
-    if not is_split:
-        pace_blocks(model, {place: (block.forward, block.backward) for place, block in enumerate(blocks)})
-    pace = plan.costs if is_split else ActionCosts(0.0, 0.0, plan.costs.link)
-    return Hybrid(model, sgd, cross_entropy, pace=pace, **options)
-
-
 def gather_paces(plan: Plan, work: Work, link: Link) -> dict[int, GatherPace]:
     """Return each block's times in a sharded plan. A reduce-scatter's time includes the replicas' sum of the shard."""
     paces = {}
-    for place, memory in enumerate(work.memory):
-        block = work.seconds(place, plan.ranks * plan.pieces.micro_batches)
+    for place, block in enumerate(work.block_seconds(plan.ranks, plan.pieces)):
+        size = work.memory[place].parameters
         gather = link.all_reduce_seconds(work.gathered(place), plan.shards) / 2
-        scatter = link.all_reduce_seconds(memory.parameters, plan.shards) / 2
-        across = link.all_reduce_seconds(memory.parameters / plan.shards, plan.replicas)
+        scatter = link.all_reduce_seconds(size, plan.shards) / 2
+        across = link.all_reduce_seconds(size / plan.shards, plan.replicas)
         paces[place] = GatherPace(gather, block.forward, block.backward, scatter + across)
     return paces

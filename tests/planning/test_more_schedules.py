@@ -74,8 +74,8 @@ def test_parts_go_round_and_round_or_to_and_fro(stages: int, virtual: int, style
     assert sorted(places) == list(product(range(stages), range(virtual)))
     for position, place in enumerate(places):
         assert layout.position(*place) == position
-        assert layout.before(*place) == (places[position - 1] if position else None)
-        assert layout.after(*place) == (places[position + 1] if position + 1 < len(places) else None)
+        assert layout.neighbor(*place, -1) == (places[position - 1] if position else None)
+        assert layout.neighbor(*place, 1) == (places[position + 1] if position + 1 < len(places) else None)
 
 
 def test_a_message_crosses_a_link_and_the_tip_of_a_v_does_not():
@@ -165,7 +165,7 @@ def test_zb_v_holds_as_much_on_every_stage_as_1f1b_on_its_first(stages: int, mic
 def test_what_waits_for_weight_gradients_is_held_from_b_to_w():
     schedule = Schedule.of(["F0 B0 F1 B1 W1 W0"])
     assert schedule.held == ((Held(1, 0), Held(0, 1), Held(1, 1), Held(0, 2), Held(0, 1), Held(0, 0)),)
-    assert (schedule.peak, schedule.peak_for_weights) == ((1,), (2,))
+    assert schedule.peak == (1,)
     assert schedule.peak_share == (Held(0.5, 0.5),)
     assert schedule.peak_share[0].percent == "100%"
 

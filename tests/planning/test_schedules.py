@@ -25,7 +25,7 @@ from course_lib.planning.simulation import (
     busy,
     makespan,
     measured,
-    peak,
+    peak_share,
     simulate,
     simulate_until_stuck,
 )
@@ -370,7 +370,7 @@ def test_spans_of_a_run_become_the_actions_of_its_schedule(schedule: Schedule):
     assert all(one.paced for one in timed)
     assert {replace(one, paced=False) for one in timed} == set(simulation.timed)
     assert (makespan(timed), bubble(timed)) == pytest.approx((simulation.makespan, simulation.bubble))
-    assert (busy(timed), peak(timed)) == (simulation.busy, simulation.peak)
+    assert (busy(timed), peak_share(timed)) == (simulation.busy, simulation.peak_share)
 
 
 def test_spans_of_another_schedule_are_refused():
@@ -379,7 +379,7 @@ def test_spans_of_another_schedule_are_refused():
 
 
 def test_nothing_takes_no_time():
-    assert (makespan([]), busy([]), bubble([]), peak([])) == (0, (), 0, ())
+    assert (makespan([]), busy([]), bubble([]), peak_share([])) == (0, (), 0, ())
     assert bubble([TimedAction(0, Action("F", 0), 1.0, 1.0)]) == 0
 
 
