@@ -19,10 +19,8 @@ from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
     Placement,
-    analytic_costs,
     balanced,
     equal_count,
-    measured_costs,
     round_robin,
     step_cost,
 )
@@ -51,10 +49,10 @@ from course_lib.planning.simulation import ActionCosts, bubble, makespan, measur
 __all__ = [
     "SCHEDULES", "Action", "ActionCosts", "BlockCost", "BlockSeconds", "BlockTimes", "CannotPlace", "Explanation",
     "Held", "IllegalSchedule", "Layout", "Line", "Link", "Network", "Pieces", "Placement", "Plan", "Schedule",
-    "Sensitivity", "ShardedMemory", "Work", "analytic_costs", "balanced", "best_of_each_way", "block_bytes", "bubble",
+    "Sensitivity", "ShardedMemory", "Work", "balanced", "best_of_each_way", "block_bytes", "bubble",
     "equal_count", "explain", "find_schedule", "fit_line", "from_torch", "gpipe", "h200_block_times",
     "interleaved_one_f_one_b", "looped_bfs", "lower_bound", "make_schedule", "makespan", "measure_link", "measured",
-    "measured_costs", "naive", "one_f_one_b", "paced_network", "plans", "predict_sharding", "read_block_times",
+    "naive", "one_f_one_b", "paced_network", "plans", "predict_sharding", "read_block_times",
     "round_robin", "sensitivity", "simulate", "step_cost", "wavefront", "with_recomputation", "zero_bubble_h1",
     "zero_bubble_v",
 ]  # fmt: skip

@@ -54,18 +54,18 @@ class Surface:
 
     def at(self, row: float, column: float) -> BlockSeconds:
         """Return the time at this point, by linear interpolation: a fixed part plus a part that grows with size."""
-        low, high, down = _between(self.rows, row)
-        left, right, across = _between(self.columns, column)
+        low, high, down, taller = _between(self.rows, row)
+        left, right, across, wider = _between(self.columns, column)
         lower, upper = (_blend(self.seconds[place][left], self.seconds[place][right], across) for place in (low, high))
-        return _blend(lower, upper, down) * _beyond(self.rows, row) * _beyond(self.columns, column)
+        return _blend(lower, upper, down) * taller * wider
 
 
 @dataclass(frozen=True)
 class PrecisionTimes:
     """All measurements in one precision: surfaces by kind and width, and optimizer step times.
 
-    An LSTM layer's surface has rows of sequences and columns of steps. The output layer and an embedding have rows of
-    words (or other outputs) and columns of cells, which are steps times sequences.
+    An LSTM layer's surface has rows of sequences and columns of steps. The others have rows of words (or other outputs)
+    and columns of cells: steps times sequences.
     """
 
     surfaces: Mapping[str, Mapping[int, Surface]]
@@ -77,9 +77,9 @@ class PrecisionTimes:
         if not measured:
             raise ValueError(f"no {kind} was measured: use a table that has one")
         widths = tuple(sorted(measured))
-        low, high, share = _between(widths, width)
+        low, high, share, wider = _between(widths, width)
         time = _blend(measured[widths[low]].at(row, column), measured[widths[high]].at(row, column), share)
-        return time * _beyond(widths, width) ** (2 if kind == LSTM else 1)
+        return time * wider ** (2 if kind == LSTM else 1)
 
 
 @dataclass(frozen=True)
@@ -142,20 +142,17 @@ def h200_block_times() -> BlockTimes:
     return read_block_times(Path(__file__).with_name("h200.json"))
 
 
-def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float]:
+def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float, float]:
     """Return the indices of the two measured sizes around `size`, and its position between them, from 0 to 1.
 
-    A size outside the measured range counts as the nearest measured one.
+    A size outside the measured range counts as the nearest measured one. The last number is the factor by which `size`
+    exceeds the largest one, so that larger pieces run at its speed.
     """
     inside = min(max(size, sizes[0]), sizes[-1])
     high = min(bisect_right(sizes, inside), len(sizes) - 1)
     low = max(high - 1, 0)
-    return low, high, (inside - sizes[low]) / (sizes[high] - sizes[low]) if low < high else 0.0
-
-
-def _beyond(sizes: Sequence[float], size: float) -> float:
-    """Return the factor by which `size` exceeds the largest measured one, so that larger pieces run at its speed."""
-    return max(size / sizes[-1], 1.0)
+    share = (inside - sizes[low]) / (sizes[high] - sizes[low]) if low < high else 0.0
+    return low, high, share, max(size / sizes[-1], 1.0)
 
 
 def _blend(a: BlockSeconds, b: BlockSeconds, share: float) -> BlockSeconds:

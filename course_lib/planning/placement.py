@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-from course_lib.lstm.memory import LSTM, PROJECTION, BatchSize, ModelSize, predict_block_memory, size_of
-from course_lib.machine import device, wait_for_gpu
-
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from course_lib.data import Batch
     from course_lib.lstm.model import SequenceModel
 
 
@@ -62,14 +53,9 @@ class Placement:
         return sum(stage != next_stage for stage, next_stage in pairwise(self.stage_of))
 
     @property
-    def is_contiguous(self) -> bool:
-        """Whether each stage has consecutive blocks, in stage order."""
-        return list(self.stage_of) == sorted(self.stage_of)
-
-    @property
     def parts(self) -> list[tuple[int, int]]:
         """The (start, stop) range of each stage's blocks, as `SequenceModel.part` takes them."""
-        if not self.is_contiguous:
+        if list(self.stage_of) != sorted(self.stage_of):
             raise ValueError(f"{self.stage_of} is not one part per stage: blocks_of(stage) returns its blocks")
         sizes = map(self.stage_of.count, range(self.stages))
         return list(pairwise(accumulate(sizes, initial=0)))
@@ -199,53 +185,6 @@ def check_placement(placement: Placement, model: SequenceModel, ranks: int) -> N
                     f"blocks {other_place} and {place} share a weight, but live on stages {other_stage} and {stage}: "
                     "place them on the same stage, or give each its own weight"
                 )
-
-
-def analytic_costs(
-    model: SequenceModel | ModelSize, batch: Batch | BatchSize, flops_per_second: float = 1e12
-) -> list[BlockCost]:
-    """Return each block's cost by formula. The seconds are relative: only their ratios are meaningful.
-
-    Time counts FLOPs, with the backward pass as two forward passes. Bytes are the parameters, their gradients, Adam's
-    two numbers per parameter, and the activations of this batch.
-    """
-    costs, cells = [], batch.steps * batch.sequences
-    for place, block in model.numbered():
-        # An LSTM layer has 4 gates with two square matrices each. An embedding lookup takes no FLOPs.
-        size = size_of(block)
-        matrices = {LSTM: 4 * 2, PROJECTION: 1}.get(size.kind, 0)
-        flops = 2 * matrices * size.inputs * size.width  # one multiplication and one addition per matrix entry
-        memory = predict_block_memory(place, block, batch).total
-        costs.append(BlockCost(3 * cells * flops / flops_per_second, memory))
-    return costs
-
-
-def measured_costs(model: SequenceModel, batch: Batch, repeats: int = 5) -> list[BlockCost]:
-    """Return each block's cost with its time on this device: the median of `repeats` forward and backward passes.
-
-    Each block is timed separately. The bytes come from `analytic_costs`. The model is not changed.
-    """
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats}: a measurement needs at least one")
-    import torch
-
-    def timed_pass(block: nn.Module, inputs: Tensor) -> float:
-        block.zero_grad()
-        wait_for_gpu()
-        started_at = time.perf_counter()
-        outputs, _ = block(inputs)
-        outputs.backward(torch.ones_like(outputs))
-        wait_for_gpu()
-        return time.perf_counter() - started_at
-
-    twin, inputs, costs = copy.deepcopy(model).to(device()), batch.inputs.to(device()), []
-    for (place, block), analytic in zip(twin.numbered(), analytic_costs(model, batch), strict=True):
-        inputs = inputs.detach().requires_grad_(place > 0)  # the batch itself needs no gradient
-        timed_pass(block, inputs)  # warm-up: the first pass also sets up libraries and memory
-        costs.append(BlockCost(statistics.median(timed_pass(block, inputs) for _ in range(repeats)), analytic.bytes))
-        with torch.no_grad():
-            inputs, _ = block(inputs)
-    return costs
 
 
 def _check_counts(blocks: int, stages: int) -> None:

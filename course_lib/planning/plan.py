@@ -152,13 +152,13 @@ class Prepared:
     @cached_property
     def finals(self) -> list[list[tuple[int, int]]]:
         """Per stage, the step that makes each part's gradients final, in order: (position, number of the step)."""
-        last_step: dict[int, tuple[int, int]] = {}
+        last: dict[int, int] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
-                last_step[self.schedule.stage_map.position(stage, action.virtual)] = (number, stage)
+                last[self.schedule.stage_map.position(stage, action.virtual)] = number
         finals: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
-        for position, (number, stage) in sorted(last_step.items(), key=lambda item: item[1]):
-            finals[stage].append((position, number))
+        for position, number in sorted(last.items(), key=lambda item: item[1]):
+            finals[self.stopwatch.order[number][0]].append((position, number))
         return finals
 
     def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
@@ -256,10 +256,6 @@ class Plan:
             "updating weights": self.update_seconds,
         }
         return {part: seconds for part, seconds in spent.items() if seconds > 1e-12}
-
-    def price(self, updates: int, per_hour: float) -> float:
-        """Return the price of `updates` updates if each rank's GPU costs `per_hour`, whether busy or idle."""
-        return self.ranks * per_hour * updates * self.seconds / 3600
 
     @property
     def strategy(self) -> tuple[str, dict[str, Any]]:

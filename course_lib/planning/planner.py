@@ -45,8 +45,21 @@ def plans(
     sets whether a block can be gathered while another one computes, as on GPUs. `overhead` is the fixed cost of
     starting an action, in seconds, regardless of its size.
     """
-    candidates, candidate_plans = list(_candidates(work, ranks, schedules, micro_batches, chunks, recompute)), []
-    for replicas, pieces in tqdm(candidates, desc="plans", delay=3, leave=False, disable=None):
+    divisors = [divisor for divisor in range(1, ranks + 1) if ranks % divisor == 0]
+
+    def candidates() -> Iterator[tuple[int, Pieces]]:
+        for stages, count, recomputes in product(divisors, micro_batches, recompute):
+            if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
+                continue
+            for name in schedules if stages > 1 else ("1f1b",):  # a single stage needs no schedule
+                if stages * VIRTUAL.get(name, 1) > len(work.blocks) or (recomputes and name in SPLIT):
+                    continue
+                cuts = {cut for cut in chunks if name in CHUNKED and cut <= work.steps}
+                cuts |= set() if name == "wavefront" else {1}  # a wavefront of one chunk is 1F1B
+                yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts))
+
+    candidate_plans = []
+    for replicas, pieces in tqdm(list(candidates()), desc="plans", delay=3, leave=False, disable=None):
         for inside in network.orders(replicas, pieces.stages):
             near = network.replicas_per_node(replicas, pieces.stages, inside)
             for shards in sorted({1, near, replicas}) if zero and sharding else [1]:
@@ -55,7 +68,7 @@ def plans(
     if sharding:
         candidate_plans += [
             sharded(work, ranks // shards, shards, pieces, network, overhead, gather_ahead)
-            for shards, pieces in product(_divisors(ranks)[1:], micro_batches)
+            for shards, pieces in product(divisors[1:], micro_batches)
             if ranks * pieces <= work.sequences
         ]
     fitting = [plan for plan in candidate_plans if memory is None or plan.bytes <= memory]
@@ -73,30 +86,6 @@ def best_of_each_way(all_plans: Sequence[Plan]) -> list[Plan]:
     for plan in all_plans:
         best.setdefault(plan.way, plan)
     return list(best.values())
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
-
-
-def _candidates(
-    work: Work,
-    ranks: int,
-    schedules: Sequence[str],
-    micro_batches: Sequence[int],
-    chunks: Sequence[int],
-    recompute: Sequence[bool],
-) -> Iterator[tuple[int, Pieces]]:
-    """Yield (replicas, pieces). Only schedules in `CHUNKED` use chunks; a single stage needs no schedule."""
-    for stages, count, recomputes in product(_divisors(ranks), micro_batches, recompute):
-        if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
-            continue
-        for name in schedules if stages > 1 else ("1f1b",):
-            if stages * VIRTUAL.get(name, 1) > len(work.blocks) or (recomputes and name in SPLIT):
-                continue
-            cuts = {cut for cut in chunks if name in CHUNKED and cut <= work.steps}
-            cuts |= set() if name == "wavefront" else {1}  # a wavefront of one chunk is 1F1B
-            yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts))
 
 
 @dataclass(frozen=True)

@@ -63,25 +63,24 @@ class _Search:
         self.room = float("inf") if memory is None else memory * example.pieces + ROUNDING
         self.needs: list[set[int]] = []  # on the same stage
         self.sender: list[int] = []  # the step on another stage whose message this one needs; -1 if there is none
-        self.grows: list[int] = []  # how many more pieces the stage holds after this step
         for stage, action in self.steps:
             needed = dependencies(action, stage, example)
             self.needs.append({self.number[step] for step in needed if step[0] == stage})
             self.sender.append(next((self.number[step] for step in needed if step[0] != stage), -1))
-            is_split = (stage, action.piece) in example.split
-            self.grows.append({"F": 1, "W": -1, "B": 0 if is_split else -1}[action.kind])
+        # How many more pieces a stage holds after each step: all backward passes are split, or none.
+        grows = {"F": 1, "W": -1, "B": 0 if example.split else -1}
+        self.grows = [grows[action.kind] for _, action in self.steps]
 
     def named_orders(self) -> Iterator[Rows]:
         """Yield this example and every named schedule with the same sizes, layout and kinds of actions."""
-        example = self.example
-        schedules = [example]
+        example, schedules = self.example, [self.example]
         for name in SCHEDULES:
             virtual = example.virtual if name in ANY_VIRTUAL else None
             named = make_schedule(name, len(example.stages), example.micro_batches, example.chunks, virtual)
-            if (named.virtual, named.layout) == (example.virtual, example.layout):
-                schedules.append(_with_split_backwards(named) if example.split else named)
+            schedules.append(_with_split_backwards(named) if example.split else named)
+        kind = example.virtual, example.layout, bool(example.split)
         for schedule in schedules:
-            if bool(schedule.split) == bool(example.split):
+            if (schedule.virtual, schedule.layout, bool(schedule.split)) == kind:
                 yield [[self.number[stage, action] for action in row] for stage, row in enumerate(schedule.stages)]
 
     def fits(self, row: list[int]) -> bool:

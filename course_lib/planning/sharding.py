@@ -51,9 +51,9 @@ def predict_sharding(
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
     if ranks < 1 or replicas < 1 or ranks % replicas:
         raise ValueError(f"replicas={replicas} on {ranks} ranks: give a number of replicas that divides the ranks")
-    total = sum(map(parameter_bytes, model.parameters()))
+    total = sum(weight.nbytes for weight in model.parameters())
     if way in ("ddp", "zero-1"):
-        shared = largest_share([parameter_bytes(parameter) for parameter in model.parameters()], ranks)
+        shared = largest_share([weight.nbytes for weight in model.parameters()], ranks)
         return ShardedMemory(total, total, optimizer_numbers * (shared if way == "zero-1" else total))
     shards = ranks // replicas
     shard = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
@@ -71,7 +71,7 @@ def predict_sharding(
 
 def block_bytes(model: SequenceModel) -> dict[str, int]:
     """Return the bytes of each block's parameters, by its place in the model."""
-    return {str(place): sum(map(parameter_bytes, block.parameters())) for place, block in model.numbered()}
+    return {str(place): sum(weight.nbytes for weight in block.parameters()) for place, block in model.numbered()}
 
 
 def largest_share(sizes: Sequence[int], ranks: int) -> int:
@@ -82,11 +82,6 @@ def largest_share(sizes: Sequence[int], ranks: int) -> int:
     return max(shares)
 
 
-def parameter_bytes(parameter: Tensor) -> int:
-    """Return the size of a parameter in bytes."""
-    return parameter.numel() * parameter.element_size()
-
-
 def _rows_bytes(parameter: Tensor, shards: int) -> int:
     """Return the bytes of the first rank's rows; no rank has more."""
-    return parameter_bytes(parameter) // len(parameter) * -(-len(parameter) // shards)
+    return parameter.nbytes // len(parameter) * -(-len(parameter) // shards)

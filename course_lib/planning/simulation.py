@@ -163,7 +163,7 @@ class Simulation:
 
     @property
     def peak(self) -> tuple[int, ...]:
-        """Per stage, the largest number of pieces (micro-batch, chunk, virtual stage) with activations held at once."""
+        """Per stage, the largest number of pieces with activations held at once."""
         return self.schedule.peak
 
     @property

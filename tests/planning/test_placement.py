@@ -17,10 +17,8 @@ from course_lib.planning.placement import (
     CannotPlace,
     Placement,
     StepCost,
-    analytic_costs,
     balanced,
     equal_count,
-    measured_costs,
     round_robin,
     step_cost,
 )
@@ -53,7 +51,7 @@ def test_balanced_is_as_fast_as_the_best_and_of_the_fastest_the_smallest(costs: 
     stages = data.draw(st.integers(1, len(costs)))
     everything = [step_cost(each, costs) for each in every_placement(len(costs), stages)]
     ours = balanced(costs, stages)
-    assert ours.is_contiguous
+    assert ours.stage_of == tuple(sorted(ours.stage_of))
     assert ours.stages == stages
     found = step_cost(ours, costs)
     assert (found.seconds, found.bytes) == min((step.seconds, step.bytes) for step in everything)
@@ -93,7 +91,6 @@ def test_round_robin_hops_at_every_block(blocks_and_stages: tuple[int, int]):
     placement = round_robin(blocks, stages)
     assert placement.hops == (blocks - 1 if stages > 1 else 0)
     assert placement.stages == stages
-    assert placement.is_contiguous == (stages in (1, blocks))
     assert sorted(place for stage in range(stages) for place in placement.blocks_of(stage)) == list(range(blocks))
 
 
@@ -103,7 +100,6 @@ def test_equal_count_differs_by_one_block_at_most(blocks_and_stages: tuple[int, 
     blocks, stages = blocks_and_stages
     placement = equal_count(blocks, stages)
     counts = [stop - start for start, stop in placement.parts]
-    assert placement.is_contiguous
     assert (len(counts), sum(counts), placement.hops) == (stages, blocks, stages - 1)
     assert max(counts) - min(counts) <= 1
     assert counts == sorted(counts, reverse=True)
@@ -121,7 +117,6 @@ def test_cuts_name_the_blocks_at_which_stages_begin():
     assert placement.stage_of == (0, 1, 1, 1, 2)
     assert placement.parts == [(0, 1), (1, 4), (4, 5)]
     assert Placement([1, 0]).hops == 1
-    assert not Placement([1, 0]).is_contiguous
 
 
 def test_a_step_costs_each_stage_the_sum_of_its_blocks():
@@ -135,7 +130,7 @@ def test_a_step_costs_each_stage_the_sum_of_its_blocks():
 def test_the_blocks_share_the_memory_of_the_model(case):
     batch, model = case()
     predicted = predict_memory(model, batch)
-    assert sum(cost.bytes for cost in analytic_costs(model, batch)) == predicted.total
+    assert sum(predict_block_memory(*numbered, batch).total for numbered in model.numbered()) == predicted.total
     parts = [predict_memory(model.part(start, stop), batch) for start, stop in equal_count(len(model), 3).parts]
     assert sum(part.total for part in parts) == predicted.total
     hidden, layers = 4, len(model) - 2
@@ -148,29 +143,6 @@ def test_what_a_block_holds_by_its_kind():
     assert predict_block_memory(0, embed, batch) == Memory(176, 176, 352, 0)
     assert predict_block_memory(1, layer, batch, optimizer_numbers=0) == Memory(640, 640, 0, 4 * 30 * 28)
     assert predict_block_memory(3, out, batch).activations == 4 * 30 * 4
-
-
-def test_flops_are_counted_by_hand():
-    batch, model = tokens_and_model()
-    seconds = [cost.seconds for cost in analytic_costs(model, batch, flops_per_second=3 * 30)]
-    assert seconds == [0, 2 * 4 * 2 * 16, 2 * 4 * 2 * 16, 2 * 4 * 11]  # per cell: three passes over 30 cells
-
-
-@pytest.mark.parametrize("case", [tokens_and_model, numbers_and_model])
-def test_measuring_leaves_the_model_alone_and_takes_the_bytes_from_the_formula(case):
-    batch, model = case()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    costs = measured_costs(model, batch, repeats=2)
-    assert [cost.bytes for cost in costs] == [cost.bytes for cost in analytic_costs(model, batch)]
-    assert all(cost.seconds > 0 for cost in costs)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_a_layer_with_more_to_do_is_measured_to_take_longer():
-    batch, model = AddingProblem(8, (60, 60)).batch(range(8)), lstm_model(features=2, hidden=256, layers=1, outputs=1)
-    way_in, layer, way_out = measured_costs(model, batch)
-    assert layer.seconds > max(way_in.seconds, way_out.seconds)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +161,6 @@ def test_a_layer_with_more_to_do_is_measured_to_take_longer():
         (lambda: Placement.of_cuts(4, [4]), r"cuts=\(4,\): give increasing numbers from 1 to 3"),
         (lambda: round_robin(4, 2).parts, r"\(0, 1, 0, 1\) is not one part per stage: blocks_of"),
         (lambda: step_cost(round_robin(4, 2), [BlockCost(1.0, 1)]), "1 costs for 4 blocks: give one for each block"),
-        (lambda: measured_costs(*numbers_and_model()[::-1], repeats=0), "repeats=0: a measurement needs at least one"),
     ],
 )
 def test_bad_input_gets_a_sentence(make, sentence: str):

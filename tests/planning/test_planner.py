@@ -76,14 +76,6 @@ def test_small_pieces_cost_what_was_measured_for_small_pieces():
     assert fine - coarse == pytest.approx(7 * 2 * 0.01)  # the two ends take 0.01 s for each piece, however small
 
 
-def test_a_plan_costs_the_hours_of_all_its_ranks_and_the_price_is_given():
-    plan = next(plan for plan in plans(WORK, 4, FREE, micro_batches=(1,), **PLAIN) if plan.stages == 1)
-    assert plan.ranks == 4
-    assert plan.price(updates=3600, per_hour=2.5) == pytest.approx(4 * 2.5 * 0.3)  # an update takes 0.3 seconds
-    bubble = next(plan for plan in plans(WORK, 4, FREE, micro_batches=(1,), **PLAIN) if plan.stages == 4)
-    assert bubble.price(1, 1.0) == pytest.approx(4 * plan.price(1, 1.0))  # one stage works, four are paid
-
-
 def test_gradients_are_sent_while_the_backward_pass_goes_on_and_only_the_rest_counts():
     layer = WORK.memory[1].gradients
     for bandwidth, expected in ((layer / 0.01, 0.01), (layer / 1e-3, 1e-3)):  # a ring of two sends each byte once
