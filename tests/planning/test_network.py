@@ -37,7 +37,7 @@ def test_a_measured_link_is_slower_for_large_messages_and_can_be_drawn():
     (small, quick), (large, slow) = link.measured
     assert (small, large) == (4, 32_000_000)
     assert slow > quick > 0
-    assert draw(link).png().startswith(b"\x89PNG")
+    assert draw(link).png.startswith(b"\x89PNG")
 
 
 def test_the_knee_of_a_line_is_where_both_parts_are_equal():
