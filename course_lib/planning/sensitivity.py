@@ -15,7 +15,7 @@ from course_lib.planning.timing import pipelined, placed, sharded
 
 FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job
 HALVINGS = 6  # of the interval in which the winner changes
-BANDWIDTHS = EVERYWHERE, INSIDE, BETWEEN = "bandwidth", "bandwidth inside a node", "bandwidth between nodes"
+EVERYWHERE, INSIDE, BETWEEN = "bandwidth", "bandwidth inside a node", "bandwidth between nodes"
 LATENCY, SPEED, SEQUENCES, MEMORY = "latency", "speed of a device", "sequences per update", "memory of a device"
 
 
@@ -52,8 +52,8 @@ class Sensitivity:
     @property
     def quantities(self) -> list[str]:
         """What can change. If the links inside and between nodes are the same, there is only one bandwidth."""
-        links = BANDWIDTHS[:1] if self.network.inside == self.network.between else BANDWIDTHS[1:]
-        return [*links, LATENCY, SPEED, SEQUENCES]
+        bandwidths = [EVERYWHERE] if self.network.inside == self.network.between else [INSIDE, BETWEEN]
+        return [*bandwidths, LATENCY, SPEED, SEQUENCES]
 
     @property
     def changes(self) -> list[Change]:
@@ -77,21 +77,24 @@ class Sensitivity:
     def _changed(self, quantity: str, factor: float) -> tuple[Work, Network, str]:
         """Return the work and the network after a change, and the quantity's new value as text."""
         work, network = self.work, self.network
-        if quantity in (SPEED, SEQUENCES):
-            work = work.scaled(**{"speed" if quantity == SPEED else "sequences": factor})
-            return work, network, "" if quantity == SPEED else f"{work.sequences:,}"
-        if quantity not in (*BANDWIDTHS, LATENCY):
+        if quantity == SPEED:
+            return work.scaled(speed=factor), network, ""
+        if quantity == SEQUENCES:
+            work = work.scaled(sequences=factor)
+            return work, network, f"{work.sequences:,}"
+        if quantity not in self.quantities:
             raise ValueError(f"quantity={quantity!r}: choose {', '.join(self.quantities)}")
-        links = {INSIDE: network.inside, BETWEEN: network.between}
-        for name, link in links.items():
-            if quantity == LATENCY:
-                links[name] = Link(link.latency * factor, link.bandwidth)
-            elif quantity in (name, EVERYWHERE):
-                links[name] = Link(link.latency, link.bandwidth * factor)
-        changed = links[INSIDE if quantity == INSIDE else BETWEEN]
-        bandwidth, latency = f"{changed.bandwidth / 1e9:,.0f} GB/s", f"{1e6 * changed.latency:.0f} microseconds"
-        network = Network(links[INSIDE], links[BETWEEN], network.per_node)
-        return work, network, latency if quantity == LATENCY else bandwidth
+        inside, between = network.inside, network.between
+        if quantity == LATENCY:
+            inside, between = (Link(link.latency * factor, link.bandwidth) for link in (inside, between))
+        if quantity in (INSIDE, EVERYWHERE):
+            inside = Link(inside.latency, inside.bandwidth * factor)
+        if quantity in (BETWEEN, EVERYWHERE):
+            between = Link(between.latency, between.bandwidth * factor)
+        value = f"{(inside if quantity == INSIDE else between).bandwidth / 1e9:,.0f} GB/s"
+        if quantity == LATENCY:
+            value = f"{1e6 * between.latency:.0f} microseconds"
+        return work, Network(inside, between, network.per_node), value
 
     def _first_change(self, quantity: str, step: float) -> Change | None:
         """Find the smallest change: multiply by `step` until a different mesh wins, then bisect."""
