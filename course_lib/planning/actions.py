@@ -142,10 +142,7 @@ def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> t
 
 @lru_cache(maxsize=65536)
 def producer_of(action: Action, stage: int, layout: Layout) -> Step | None:
-    """Return the step at the neighboring position of the model whose result `action` needs; None if there is none.
-
-    A result from a different stage comes over a link; at the tip of a V it is available immediately.
-    """
+    """Return the step at the neighboring position of the model whose result `action` needs; None if there is none."""
     if action.kind not in ("F", "B"):
         return None
     producer = layout.neighbor(stage, action.virtual, -1 if action.kind == "F" else 1)
@@ -171,10 +168,7 @@ def reason_for(action: Action, dependency: Action) -> str:
 
 @dataclass(frozen=True)
 class Held:
-    """Activations held for backward passes, and tensors that split backward passes hold for their weight gradients.
-
-    Both are counts of pieces, or shares of what the stage would hold for the whole batch.
-    """
+    """What is held for backward passes, and for weight gradients: counts of pieces, or shares of a batch."""
 
     activations: float = 0
     for_weights: float = 0

@@ -135,10 +135,7 @@ def read_block_times(file: str | Path) -> BlockTimes:
 
 @cache
 def h200_block_times() -> BlockTimes:
-    """Return the table that ships with the course, measured on an NVIDIA H200 by `tests/bench/gpu_times.py`.
-
-    Under `interpolated`, the file lists the times that were replaced because they contradicted the others.
-    """
+    """Return the course's table, from an NVIDIA H200; it lists, as `interpolated`, the times that were replaced."""
     return read_block_times(Path(__file__).with_name("h200.json"))
 
 

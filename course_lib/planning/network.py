@@ -40,10 +40,7 @@ class Line:
 
 
 def fit_line(measured: Sequence[tuple[float, float]]) -> Line:
-    """Return the line through the (x, y) points that minimizes the *relative* errors of its predictions.
-
-    If y spans orders of magnitude, an ordinary least-squares fit would follow only the largest values.
-    """
+    """Return the line through (x, y) points with the smallest *relative* errors: y may span orders of magnitude."""
     if len({x for x, _ in measured}) < 2:
         raise ValueError("a line needs two points: measure at least two sizes")
     weighted = [(1 / y**2, x, y) for x, y in measured]
@@ -120,10 +117,7 @@ def fit(measured: Sequence[tuple[float, float]]) -> Link:
 
 @dataclass(frozen=True)
 class Network:
-    """GPUs in nodes: a fast link inside a node, a slower one between nodes. Ranks fill one node after another.
-
-    GPUs don't share links, so they don't slow each other down.
-    """
+    """GPUs in nodes, each with its own link inside the node and between nodes. Ranks fill one node after another."""
 
     inside: Link
     between: Link

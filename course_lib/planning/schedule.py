@@ -157,10 +157,7 @@ def check(schedule: Schedule) -> None:
 
 
 def checked_order(schedule: Schedule) -> list[Step]:
-    """Return the steps, each after everything it needs: one process could do all stages' work in this order.
-
-    Raises `IllegalSchedule`, with the reason, if there is no such order.
-    """
+    """Return the steps, each after everything it needs, or raise `IllegalSchedule` with the reason."""
     if not any(schedule.stages):
         raise IllegalSchedule("there is nothing to do: every stage needs at least a forward and a backward")
     sizes = schedule.micro_batches, schedule.chunks, schedule.virtual

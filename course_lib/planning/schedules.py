@@ -43,10 +43,7 @@ def taking_turns(forwards: Sequence[Unit], backwards: Sequence[Unit], ahead: int
 
 
 def numbered(pattern: Iterable[tuple[str, int]], micro_batches: int, chunks: int) -> tuple[Action, ...]:
-    """Turn a pattern of (kind, virtual stage) into actions: the n-th occurrence of an entry is for micro-batch n.
-
-    Occurrences beyond the number of micro-batches are dropped.
-    """
+    """Turn a pattern of (kind, virtual stage) into actions: the n-th occurrence is for micro-batch n, if it exists."""
     row: list[Action] = []
     counts: Counter[tuple[str, int]] = Counter()
     for kind, virtual in pattern:
@@ -87,10 +84,7 @@ def gpipe(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """Alternate one forward and one backward as soon as a stage can: stage s holds at most stages-s micro-batches.
-
-    Whole micro-batches alternate. Their chunks run in order in the forward pass, and in reverse in the backward pass.
-    """
+    """Alternate one forward and one backward as soon as a stage can: stage s holds at most stages-s micro-batches."""
     check_sizes(stages, micro_batches, chunks)
     work = whole_micro_batches(micro_batches, chunks)
     rows = tuple(taking_turns(*work, ahead=stages - stage) for stage in range(stages))

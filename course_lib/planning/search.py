@@ -168,10 +168,7 @@ def lower_bound(
     layout: str = "loop",
     split: bool = True,
 ) -> float:
-    """Return a time that no schedule of these sizes can beat, whatever it holds; even the best may take longer.
-
-    With `split`, backward passes may be split: all or none.
-    """
+    """Return a time that no schedule of these sizes can beat. With `split`, all its backward passes may be split."""
     examples = [_one_at_a_time(stages, 1, chunks, virtual, layout, is_split) for is_split in {False, split}]
     return min(_bound(example, micro_batches, costs) for example in examples)
 

@@ -54,10 +54,7 @@ class ActionCosts:
         return _changed(self.backward, lambda number: number / 2) if cost is None else cost
 
     def split_over(self, schedule: Schedule) -> ActionCosts:
-        """Divide a whole batch's costs among the actions of `schedule`. `link` is per message, so it stays the same.
-
-        A single number, or one per stage, is the cost of the whole stage with all its virtual stages.
-        """
+        """Divide a whole batch's costs, per stage or position, among the actions. `link` is per message: it stays."""
         stages, pieces = len(schedule.stages), schedule.micro_batches * schedule.chunks
 
         def share(cost: Cost) -> Cost:
@@ -202,10 +199,7 @@ def _timed(schedule: Schedule, order: Sequence[Step], costs: ActionCosts) -> tup
 
 
 class Stopwatch:
-    """A schedule that is prepared to be timed repeatedly, with different costs.
-
-    `order` is an order in which its steps, or some of them, can run. Without it, the schedule is checked first.
-    """
+    """A schedule that is prepared to be timed repeatedly; `order` is one in which its steps, or some, can run."""
 
     def __init__(self, schedule: Schedule, order: Sequence[Step] | None = None) -> None:
         self.schedule, self.order = schedule, checked_order(schedule) if order is None else order
@@ -235,10 +229,7 @@ class Stopwatch:
 
 
 def measured(schedule: Schedule, spans: Sequence[Span]) -> tuple[TimedAction, ...]:
-    """Return the actions that ranks recorded while they executed `schedule`, with rank s as stage s, from time 0.
-
-    Among a rank's spans that are named after a kind of action (`NAMES`), the n-th is the stage's n-th action.
-    """
+    """Return the actions that ranks recorded while they executed `schedule`, with rank s as stage s, from time 0."""
     work = sorted((span for span in spans if span.name in NAMES.values()), key=lambda span: span.start)
     timed = []
     for stage, actions in enumerate(schedule.stages):

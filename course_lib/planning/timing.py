@@ -136,10 +136,7 @@ def pipelined(
 
 
 def placed(work: Work, replicas: int, pieces: Pieces, memory: int | None, shards: int = 1) -> Placement:
-    """Return the fastest placement that fits into `memory`; if none fits, the one that needs the least memory.
-
-    With virtual stages, return the fastest placement, even if it does not fit.
-    """
+    """Return the fastest placement that fits into `memory`, or the smallest; with virtual stages, the fastest."""
     prepared, blocks = pieces.prepared, work.block_seconds(replicas, pieces)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
     costs = [
