@@ -1,4 +1,4 @@
-"""What would have to change for another plan to win: a link, a device's speed or memory, the size of a batch."""
+"""What would have to change for another plan to win: a link, a device's speed, the size of a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.planning.timing import pipelined, placed, sharded
 FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job
 HALVINGS = 6  # of the interval in which the winner changes
 EVERYWHERE, INSIDE, BETWEEN = "bandwidth", "bandwidth inside a node", "bandwidth between nodes"
-LATENCY, SPEED, SEQUENCES, MEMORY = "latency", "speed of a device", "sequences per update", "memory of a device"
+LATENCY, SPEED, SEQUENCES = "latency", "speed of a device", "sequences per update"
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ class Sensitivity:
 
     work: Work
     network: Network
-    memory: int | None
     candidates: tuple[Plan, ...]  # the best plans of each way, which are timed again after each change
-    everything: tuple[Plan, ...]  # all plans, even if they need more memory
+    memory: int | None = None  # bytes per rank
     gather_ahead: bool = True
 
     @property
@@ -59,7 +58,7 @@ class Sensitivity:
     def changes(self) -> list[Change]:
         """For each quantity, the smallest increase and the smallest decrease that change the winner, if any."""
         steps = [(quantity, step) for quantity in self.quantities for step in (2.0, 0.5)]
-        return [*filter(None, starmap(self._first_change, steps)), *self._changes_of_memory()]
+        return list(filter(None, starmap(self._first_change, steps)))
 
     def winner_after(self, quantity: str, factor: float) -> Plan:
         """Return the fastest plan that fits if one quantity is multiplied by `factor`."""
@@ -76,15 +75,14 @@ class Sensitivity:
 
     def _changed(self, quantity: str, factor: float) -> tuple[Work, Network, str]:
         """Return the work and the network after a change, and the quantity's new value as text."""
-        work, network = self.work, self.network
+        work, inside, between = self.work, self.network.inside, self.network.between
         if quantity == SPEED:
-            return work.scaled(speed=factor), network, ""
+            return work.scaled(speed=factor), self.network, ""
         if quantity == SEQUENCES:
             work = work.scaled(sequences=factor)
-            return work, network, f"{work.sequences:,}"
+            return work, self.network, f"{work.sequences:,}"
         if quantity not in self.quantities:
             raise ValueError(f"quantity={quantity!r}: choose {', '.join(self.quantities)}")
-        inside, between = network.inside, network.between
         if quantity == LATENCY:
             inside, between = (Link(link.latency * factor, link.bandwidth) for link in (inside, between))
         if quantity in (INSIDE, EVERYWHERE):
@@ -94,16 +92,17 @@ class Sensitivity:
         value = f"{(inside if quantity == INSIDE else between).bandwidth / 1e9:,.0f} GB/s"
         if quantity == LATENCY:
             value = f"{1e6 * between.latency:.0f} microseconds"
-        return work, Network(inside, between, network.per_node), value
+        return work, Network(inside, between, self.network.per_node), value
 
     def _first_change(self, quantity: str, step: float) -> Change | None:
         """Find the smallest change: multiply by `step` until a different mesh wins, then bisect."""
 
         def mesh_after(factor: float) -> tuple[str, str] | None:
             try:
-                return _mesh(self.winner_after(quantity, factor))
+                winner = self.winner_after(quantity, factor)
             except CannotPlace:
                 return None  # too few sequences for any plan
+            return winner.mesh, winner.inside
 
         current, near, far = mesh_after(1.0), 1.0, step
         while mesh_after(far) == current:
@@ -116,20 +115,6 @@ class Sensitivity:
         if mesh_after(far) is None:
             return None
         return Change(quantity, far, self.winner_after(quantity, far), self._changed(quantity, far)[2])
-
-    def _changes_of_memory(self) -> list[Change]:
-        """Return how much more memory would let a faster mesh fit, and how little would rule out the winner's mesh."""
-        if self.memory is None:
-            return []
-        winner, changes = self.winner, []
-        others = [plan for plan in self.everything if _mesh(plan) != _mesh(winner)]
-        if larger := [plan for plan in others if plan.seconds < winner.seconds and plan.bytes > self.memory]:
-            plan = min(larger, key=lambda plan: plan.bytes)
-            changes.append((plan.bytes, plan))
-        least = min(plan.bytes for plan in self.everything if _mesh(plan) == _mesh(winner))
-        if smaller := [plan for plan in self.everything if plan.bytes < least]:
-            changes.append((least - 1, min(smaller, key=lambda plan: plan.seconds)))
-        return [Change(MEMORY, size / self.memory, plan, f"{size / 1e9:,.0f} GB") for size, plan in changes]
 
     def __str__(self) -> str:
         winner, changes = self.winner, self.changes
@@ -147,11 +132,7 @@ class Sensitivity:
 def sensitivity(
     all_plans: Sequence[Plan], work: Work, network: Network, *, memory: int | None = None, gather_ahead: bool = True
 ) -> Sensitivity:
-    """Return what would have to change for a different mesh to win.
-
-    `all_plans` is what `plans` returned for this work and network, *without* a memory limit, because plans that are too
-    large now may win with more memory.
-    """
+    """Return what would have to change for a different one of the meshes to win that `plans` returned."""
     fitting = [plan for plan in all_plans if memory is None or plan.bytes <= memory]
     if not fitting:
         raise CannotPlace(f"no plan fits into {memory or 0:,} bytes: nothing wins, so nothing can change that")
@@ -160,7 +141,7 @@ def sensitivity(
     for sign in (0, -1, 1):
         ranked = sorted(fitting, key=lambda plan: (sign * plan.pieces.micro_batches, plan.seconds))
         candidates |= dict.fromkeys(best_of_each_way(ranked))
-    return Sensitivity(work, network, memory, tuple(candidates), tuple(all_plans), gather_ahead)
+    return Sensitivity(work, network, tuple(candidates), memory, gather_ahead)
 
 
 def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = True, memory: int | None = None) -> Plan:
@@ -171,7 +152,3 @@ def timed_again(plan: Plan, work: Work, network: Network, gather_ahead: bool = T
     width = plan.replicas * plan.shards
     placement = placed(work, width, plan.pieces, memory, plan.shards)
     return pipelined(work, width, plan.pieces, placement, network, plan.inside, plan.overhead, plan.shards)
-
-
-def _mesh(plan: Plan) -> tuple[str, str]:
-    return plan.mesh, plan.inside

@@ -137,5 +137,4 @@ def test_what_would_have_to_change_for_another_mesh_to_win(a_thousand):
         ("bandwidth between nodes", "0.26", "64 x 16", "replicas"),
         ("speed of a device", "13", "64 x 16", "replicas"),
         ("sequences per update", "1.1", "256 x 4", "replicas"),
-        ("memory of a device", "0.19", "64 x 16", "replicas"),
     ]
