@@ -1,20 +1,8 @@
 """Plan a training run before it runs: pipeline schedules, placements, memory, and the cost of communication."""
 
 from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
-from course_lib.planning.block_times import (
-    BlockSeconds,
-    BlockTimes,
-    h200_block_times,
-    read_block_times,
-)
-from course_lib.planning.network import (
-    Line,
-    Link,
-    Network,
-    fit_line,
-    measure_link,
-    paced_network,
-)
+from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
+from course_lib.planning.network import Line, Link, Network, fit_line, measure_link, paced_network
 from course_lib.planning.placement import (
     BlockCost,
     CannotPlace,
