@@ -142,8 +142,8 @@ def h200_block_times() -> BlockTimes:
 def _between(sizes: Sequence[float], size: float) -> tuple[int, int, float, float]:
     """Return the indices of the two measured sizes around `size`, and its position between them, from 0 to 1.
 
-    A size outside the measured range counts as the nearest measured one. The last number is the factor by which `size`
-    exceeds the largest one, so that larger pieces run at its speed.
+    A size outside the measured range counts as the nearest one. The last number is the factor by which `size` exceeds
+    the largest one, so that larger pieces run at its speed.
     """
     inside = min(max(size, sizes[0]), sizes[-1])
     high = min(bisect_right(sizes, inside), len(sizes) - 1)

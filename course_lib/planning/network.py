@@ -151,10 +151,8 @@ class Network:
         return 2 * self.gather_seconds(size, ranks, per_node)
 
     def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
-        """Return how long an all-gather of `size` bytes takes, or a reduce-scatter, with `per_node` ranks in each node.
-
-        It runs first inside the nodes, until each rank has its piece, then for each piece between the nodes.
-        """
+        """Return how long an all-gather of `size` bytes, or a reduce-scatter, takes with `per_node` ranks in a node."""
+        # It runs inside the nodes, until each rank has its piece, then for each piece between the nodes.
         inside = self.inside.gather_seconds(size, min(ranks, per_node))
         return inside + self.between.gather_seconds(size / per_node, math.ceil(ranks / per_node))
 

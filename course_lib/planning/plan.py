@@ -77,9 +77,9 @@ class Work:
         cut = replicas * pieces.micro_batches
         return [self.seconds(place, cut, pieces.chunks) for place in range(len(self.blocks))]
 
-    def update_seconds(self, weight_bytes: float) -> float:
-        """Return how long the optimizer takes for this many bytes of weights."""
-        count = weight_bytes / self.blocks[0].number_bytes
+    def update_seconds(self, places: Iterable[int], shards: int = 1) -> float:
+        """Return how long the optimizer takes for these blocks, or for one shard of each."""
+        count = sum(self.memory[place].parameters for place in places) / shards / self.blocks[0].number_bytes
         return self.times.update_seconds(count, self.optimizer, self.precision) / self.speed
 
     def scaled(self, *, speed: float = 1.0, sequences: float = 1.0) -> Work:
@@ -89,10 +89,6 @@ class Work:
         memory = tuple(replace(block, activations=round(block.activations * share)) for block in self.memory)
         edges = tuple(round(size * share) for size in self.edges)
         return replace(self, sequences=count, memory=memory, edges=edges, speed=self.speed * speed)
-
-    def weights(self, places: Iterable[int]) -> int:
-        """Return the bytes of these blocks' parameters."""
-        return sum(self.memory[place].parameters for place in places)
 
     def states(self, places: Iterable[int], shards: int = 1) -> float:
         """Return the bytes of these blocks' parameters and gradients, and of one shard of their optimizer state."""

@@ -124,11 +124,8 @@ class Schedule:
         return tuple(fullest(row).share_of(self.pieces) for row in self.held)
 
     def with_chunks(self, chunks: int) -> Schedule:
-        """Return the same order of work for a batch that has only the first `chunks` chunks.
-
-        If this schedule is legal, so is the result: only backward passes need a later chunk, and the last remaining
-        chunk then needs none.
-        """
+        """Return the same order of work for a batch that has only the first `chunks` chunks."""
+        # It is legal if this one is: only backward passes need a later chunk, and the last one left then needs none.
         if chunks == self.chunks:
             return self
         rows = tuple(tuple(action for action in row if action.chunk < chunks) for row in self.stages)

@@ -73,9 +73,8 @@ class ActionCosts:
         return halves._map(lambda cost: _changed(cost, lambda number: number + seconds))
 
     def _map(self, change: Callable[[Cost], Cost]) -> ActionCosts:
-        halves = (self.input_gradients, self.weight_gradients)
-        inputs, weights = (None if cost is None else change(cost) for cost in halves)
-        return ActionCosts(change(self.forward), change(self.backward), self.link, inputs, weights)
+        given = {name: cost for name, cost in vars(self).items() if name != "link" and cost is not None}
+        return replace(self, **{name: change(cost) for name, cost in given.items()})
 
     def check_for(self, schedule: Schedule) -> None:
         """Raise ValueError if a list of costs has neither one entry per stage nor one per position."""

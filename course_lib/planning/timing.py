@@ -115,7 +115,7 @@ def pipelined(
             messages += zip(ready, (of_block(summing, place) for place in backward_order), strict=True)
         end = max(max(end for _, end in steps), sent_by(messages)) + sum(of_block(across, place) for place in places)
         summed.append(end)
-        updated.append(end + work.update_seconds(work.weights(places) / shards))
+        updated.append(end + work.update_seconds(places, shards))
     makespan = max(end for _, end in times)
     sizes = [stage_bytes(work, pipelines, prepared, stage, places, shards) for stage, places in enumerate(by_stage)]
     return Plan(
@@ -215,7 +215,7 @@ def sharded(
         overhead=overhead,
         pipeline_seconds=computing,
         exposed_seconds=finished - computing,
-        update_seconds=work.update_seconds(work.weights(places) / shards),
+        update_seconds=work.update_seconds(places, shards),
         bytes=round(work.states(places) / shards + gathered_pair + gradients + activations),
         shards=shards,
         sharding=FSDP,
