@@ -38,7 +38,7 @@ class Waiting:
 
 def describe_deadlock(stuck: Iterable[Waiting], label: Callable[[Action], str]) -> str:
     """Return a sentence on the stages that wait for each other in a cycle, from the lowest one back to it."""
-    waiting = {stage.stage: stage for stage in stuck}
+    waiting = {each.stage: each for each in stuck}
     visited, stage = [], min(waiting)
     while stage not in visited:
         visited.append(stage)
