@@ -117,16 +117,20 @@ def interleaved_one_f_one_b(stages: int, micro_batches: int, chunks: int = 1, vi
     check_sizes(stages, micro_batches, chunks, virtual)
     if virtual == 1:
         return replace(one_f_one_b(stages, micro_batches, chunks), name="interleaved")
-    # Rounds of at least `stages` micro-batches, as equal as possible, larger ones first.
-    count = max(1, micro_batches // stages)
-    size, extra = divmod(micro_batches, count)
-    bounds = [number * size + min(number, extra) for number in range(count + 1)]
-    rounds = [range(start, end) for start, end in pairwise(bounds)]
+    rounds = rounds_of(stages, micro_batches)
     forwards = [unit("F", m, chunks, v) for members in rounds for v in range(virtual) for m in members]
     backwards = [unit("B", m, chunks, v) for members in rounds for v in reversed(range(virtual)) for m in members]
     first = (virtual - 1) * len(rounds[0]) + 1  # forward passes of the last stage before its first backward pass
     rows = tuple(taking_turns(forwards, backwards, first + 2 * (stages - 1 - stage)) for stage in range(stages))
     return Schedule("interleaved", rows, micro_batches, chunks, virtual)
+
+
+def rounds_of(stages: int, micro_batches: int) -> list[range]:
+    """Return the micro-batches in rounds of at least `stages`, as equal as possible, larger rounds first."""
+    count = max(1, micro_batches // stages)
+    size, extra = divmod(micro_batches, count)
+    bounds = [number * size + min(number, extra) for number in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(bounds)]
 
 
 def looped_bfs(stages: int, micro_batches: int, chunks: int = 1, virtual: int = 2) -> Schedule:
