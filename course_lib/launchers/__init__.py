@@ -16,19 +16,6 @@ from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm, slurm
 
 __all__ = [
-    "CannotSend",
-    "CollectivesDiffer",
-    "Detached",
-    "LaunchError",
-    "PeersLost",
-    "RankDied",
-    "RankFailed",
-    "RanksStuck",
-    "Run",
-    "Slurm",
-    "Team",
-    "launch",
-    "ranks",
-    "slurm",
-    "warm_up",
-]
+    "CannotSend", "CollectivesDiffer", "Detached", "LaunchError", "PeersLost", "RankDied", "RankFailed", "RanksStuck",
+    "Run", "Slurm", "Team", "launch", "ranks", "slurm", "warm_up",
+]  # fmt: skip

@@ -124,19 +124,19 @@ class PeerRoster:
 
     def _lost_ranks(self) -> tuple[int, ...]:
         """Return the ranks that did not sign; if the store is unreachable, the ranks on rank 0's host."""
-        signed: set[int] = set()
-        reached = threading.Event()
-        reader = threading.Thread(target=self._sign_and_read, args=(signed, reached), daemon=True)
+        everybody, signed, reached = range(self.ranks), set[int](), threading.Event()
+
+        def sign_and_read() -> None:
+            deadline = time.monotonic() + SIGN_WITHIN
+            self.store.set(f"{self.rank} gave up", "")
+            while len(signed) < self.ranks and time.monotonic() < deadline:
+                signed.update(peer for peer in everybody if self.store.check([f"{peer} gave up"]))
+                reached.set()
+                time.sleep(LOOK_EVERY)
+
+        reader = threading.Thread(target=sign_and_read, daemon=True)
         reader.start()
         reader.join(2 * SIGN_WITHIN)  # if the network is down, a call to the store blocks for minutes
         if not reached.is_set():
-            return tuple(peer for peer in range(self.ranks) if self.hosts[peer] == self.hosts[0])
-        return tuple(peer for peer in range(self.ranks) if peer not in signed)
-
-    def _sign_and_read(self, signed: set[int], reached: threading.Event) -> None:
-        deadline = time.monotonic() + SIGN_WITHIN
-        self.store.set(f"{self.rank} gave up", "")
-        while len(signed) < self.ranks and time.monotonic() < deadline:
-            signed |= {peer for peer in range(self.ranks) if self.store.check([f"{peer} gave up"])}
-            reached.set()
-            time.sleep(LOOK_EVERY)
+            return tuple(peer for peer in everybody if self.hosts[peer] == self.hosts[0])
+        return tuple(peer for peer in everybody if peer not in signed)

@@ -35,31 +35,11 @@ class NoKeyboard(io.TextIOWrapper):
         raise EOFError(ADVICE)
 
 
-def close_keyboard() -> None:
-    """Take standard input away from this process and its children."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    if nothing != 0:
-        os.close(nothing)
-    sys.stdin = NoKeyboard(io.FileIO(0, closefd=False))
+def become_a_program(folder: str, rank: int, stdout: Connection, stderr: Connection) -> None:
+    """Make this fork of a server a program of its own, with two pipes as its output and no keyboard.
 
-
-def redirect(stdout: Connection, stderr: Connection) -> None:
-    """Redirect this process's stdout and stderr to two pipes. Python's streams are line-buffered."""
-    for number, pipe, name in ((1, stdout, "stdout"), (2, stderr, "stderr")):
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.dup2(msvcrt.open_osfhandle(pipe.fileno(), 0), number)
-        else:
-            os.dup2(pipe.fileno(), number)
-        stream = os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-
-
-def stand_alone(folder: str, rank: int) -> None:
-    """Move to a new process group, so that Ctrl-C in the notebook does not reach us and our children die with us."""
+    It moves to a new process group, so that Ctrl-C in the notebook does not reach us and our children die with us.
+    """
     private_doors.forget_exit_functions()  # a rank must not call the server's
     dump = open(os.path.join(folder, f"stack.{rank}"), "w")  # noqa: SIM115  (open until the process ends)
     faulthandler.enable(dump, all_threads=False)
@@ -70,6 +50,21 @@ def stand_alone(folder: str, rank: int) -> None:
     if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    for number, pipe, name in ((1, stdout, "stdout"), (2, stderr, "stderr")):
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.dup2(msvcrt.open_osfhandle(pipe.fileno(), 0), number)
+        else:
+            os.dup2(pipe.fileno(), number)
+        stream = os.fdopen(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    if nothing != 0:
+        os.close(nothing)
+    sys.stdin = NoKeyboard(io.FileIO(0, closefd=False))
 
 
 def seed_generators(seed: int | None) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 
 def children(pid: int) -> list[int]:
@@ -65,17 +64,6 @@ BLIND = 4.0  # wall-clock seconds that count as one, on systems without /proc
 SEES = Path("/proc/self/stat").exists()
 
 
-class Deadline(Protocol):
-    """A limit on how long to wait."""
-
-    def look_again_in(self) -> float | None:
-        """Return the seconds after which to call `over` again, or None if there is no need."""
-
-    def over(self) -> str:
-        """Return the limit that was used up, as in `not finished after ...`, or "" if there is time left."""
-        ...
-
-
 class WallTime:
     """A limit in wall-clock seconds; None means no limit."""
 
@@ -84,9 +72,11 @@ class WallTime:
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def look_again_in(self) -> float | None:
+        """Return the seconds after which to call `over` again, or None if there is no need."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def over(self) -> str:
+        """Return the limit that was used up, as in `not finished after ...`, or "" if there is time left."""
         return f"{self._seconds:g} s" if self.look_again_in() == 0 else ""
 
 
@@ -105,7 +95,7 @@ class Patience:
 
 
 class FairTime:
-    """A `Deadline` that counts the seconds in which the machine let some processes work, or in which they slept.
+    """A limit on the seconds in which the machine let some processes work, or in which they slept.
 
     Each look adds the CPU time of the busiest process since the last one; or all of the time, if every thread slept.
     While a thread is runnable or waits for the disk, the time that it does not get is not its fault.
@@ -147,3 +137,6 @@ class FairTime:
         if now - self._started_at > self.patience.longest:
             return f"{self.patience.longest:g} s on a busy machine"
         return ""
+
+
+Deadline = WallTime | FairTime

@@ -36,9 +36,7 @@ def main(
     rank: int, spec: messages.LaunchSpec, folder: str, control: Connection, stdout: Connection, stderr: Connection
 ) -> None:
     """Run a rank's process from start to end. `folder` is the launch's folder, which holds its store."""
-    lifetime.stand_alone(folder, rank)
-    lifetime.redirect(stdout, stderr)
-    lifetime.close_keyboard()
+    lifetime.become_a_program(folder, rank, stdout, stderr)
     sys.argv = list(spec.argv)
     trace.recorder.start(rank)
     process = RankProcess(rank, control)

@@ -54,9 +54,8 @@ def asked_by_signals(*names: str) -> Iterator[None]:
         yield
         return
     request.reason, request.obeyed = "", False
-    numbers = [getattr(signal, name) for name in names or SIGNALS if hasattr(signal, name)]
     before = {}
-    for number in numbers:
+    for number in (getattr(signal, name) for name in names or SIGNALS if hasattr(signal, name)):
         under_nohup = number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
         if not under_nohup:
             before[number] = signal.signal(number, _ask)
