@@ -15,8 +15,9 @@ import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
 from course_lib.launchers.live import tasks
+from course_lib.launchers.live import team as team_module
 from course_lib.launchers.live.cell import OnRank, names_in, side_by_side
-from course_lib.launchers.live.team import RESTARTED
+from course_lib.launchers.live.team import LOST, RESTARTED
 from tests.conftest import wait_until
 
 slow = pytest.mark.slow
@@ -305,6 +306,24 @@ def test_a_rank_that_dies_after_its_cell_is_noticed_by_the_next_one(team):
     team.run("time.sleep(1.5)", [0])
     with pytest.raises(LaunchError, match=r"rank 1 ended after the last cell\. All ranks were restarted"):
         team.run("rank")
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(1, RESTARTED), (2, LOST)])
+def test_ranks_that_do_not_start_again_at_once_do_not_hide_why_the_old_ones_ended(monkeypatch, failures, ends):
+    with ranks(2) as team, monkeypatch.context() as patch:
+        really_start, starts = team._start, iter(range(9))
+        monkeypatch.setattr(team_module, "RESTART_AFTER", (0, 0))
+
+        def start() -> None:
+            if next(starts) < failures:
+                raise LaunchError("rank 0 raised AcceleratorError: the device is busy")
+            really_start()
+
+        patch.setattr(team, "_start", start)
+        with pytest.raises(RankDied, match="rank 1 was killed by SIGKILL") as caught:
+            team.run("import os\nif rank == 1: os.kill(os.getpid(), 9)")
+        assert str(caught.value).endswith(ends)
+        assert team.is_closed == (ends == LOST)
 
 
 def test_a_restart_takes_the_variables(team):

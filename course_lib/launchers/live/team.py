@@ -11,6 +11,7 @@ import contextlib
 import linecache
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ REMADE = (
 OLD_GROUP = "A closed connection usually belongs to a group from before the process group was last recreated. "
 RESTARTED = "All ranks were restarted, so their variables are lost; the next cell runs on the new ranks."
 LOST = "The team is closed, and the variables of its ranks are lost: team.restart() starts new ones."
+RESTART_AFTER = (0, 2, 4)  # seconds: after a process is killed, ranks that share its GPU may find it busy for a while
 CLOSED = "this team is closed: ranks({}) starts a new one"
 
 
@@ -195,8 +197,7 @@ class Team:
             self.close()
             raise LaunchError(self._listener.trouble)
         if ended := sorted(self._listener.ended):
-            self.restart()
-            raise LaunchError(f"{name_ranks(ended)} ended after the last cell. {RESTARTED}")
+            raise LaunchError(f"{name_ranks(ended)} ended after the last cell. {self._replace_all()}")
 
     def _send(self, call: Any, chosen: Sequence[int], *arguments: Any, timeout: float | None = None) -> Listener:
         """Send a call to the ranks, and return its listener."""
@@ -223,8 +224,16 @@ class Team:
         if listener.trouble:
             self.close()
             return LOST
-        self.restart()
-        return RESTARTED
+        return self._replace_all()
+
+    def _replace_all(self) -> str:
+        """Start new ranks, and return what that means for the user, who must see why the old ones were lost."""
+        for pause in RESTART_AFTER:
+            time.sleep(pause)
+            with contextlib.suppress(LaunchError):
+                self.restart()
+                return RESTARTED
+        return LOST
 
     def _rejoin(self, listener: Listener) -> str:
         """Replace the process group, and return what that means for variables that hold the old one."""
