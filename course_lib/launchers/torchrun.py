@@ -27,8 +27,7 @@ from course_lib.launchers.process import pickling
 from course_lib.launchers.process.blame import PeerRoster
 from course_lib.launchers.process.joining import A_DAY, INSIDE_A_RANK, accept_second_init, join_process_group
 from course_lib.launchers.process.lifetime import end_program, value_of
-from course_lib.launchers.process.listener import run_of
-from course_lib.launchers.process.messages import Returned
+from course_lib.launchers.process.messages import Returned, run_of
 from course_lib.launchers.run import Run
 from course_lib.launchers.slurm.cluster import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse

@@ -7,7 +7,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from course_lib.launchers.diagnosis import flight_recorder
@@ -274,23 +274,7 @@ class Listener:
                 raise CannotSend(f"what rank {rank} returned cannot be read here: {error}") from error
         reports = [self.returned[rank] for rank in range(self.ranks) if rank not in self.idle]
         seconds = max(report.ended for report in reports) - min(report.began for report in reports)
-        return run_of(values, reports, seconds, self.output.lines)
-
-
-def run_of(
-    values: Sequence[Any], reports: Sequence[messages.Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
-) -> Run:
-    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
-    started_at = min(report.began for report in reports)
-    return Run(
-        values=tuple(values),
-        seconds=seconds,
-        output=list(output),
-        spans=[span.since(started_at) for report in reports for span in report.spans],
-        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
-        profiles=[report.profile.since(started_at) for report in reports if report.profile],
-        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
-    )
+        return messages.run_of(values, reports, seconds, self.output.lines)
 
 
 class Output:
@@ -309,8 +293,7 @@ class Output:
         for progress in filter(None, map(parse_report, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not (parse_report(line) or NOISE.match(line))]
-        explained_better = [line.startswith(GLOO_ABORTS) or DOES_NOT_FIT in line for line in lines]
-        shown = [line for line, explained in zip(lines, explained_better, strict=True) if not explained]
+        shown = [line for line in lines if not (line.startswith(GLOO_ABORTS) or DOES_NOT_FIT in line)]
         if shown := shown[: max(0, MAX_LINES_SHOWN - len(self.lines))]:
             self._bar.step_aside()
             print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)

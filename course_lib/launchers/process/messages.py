@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Frame, Where
+from course_lib.launchers.run import Run
 from course_lib.launchers.tracing.recording import Collective, Profile
 from course_lib.trace import Span
 
@@ -101,6 +103,22 @@ class Returned:
             profile=self.profile and self.profile.since(-seconds),
             core_waits=[(at + seconds, waited) for at, waited in self.core_waits],
         )
+
+
+def run_of(
+    values: Sequence[Any], reports: Sequence[Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
+) -> Run:
+    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
+    started_at = min(report.began for report in reports)
+    return Run(
+        values=tuple(values),
+        seconds=seconds,
+        output=list(output),
+        spans=[span.since(started_at) for report in reports for span in report.spans],
+        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
+        profiles=[report.profile.since(started_at) for report in reports if report.profile],
+        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
+    )
 
 
 @dataclass(frozen=True)
