@@ -146,10 +146,9 @@ class CallLog:
         """Return what a thread is waiting for, if that is certain."""
         wait = self._waits.get(thread)
         if wait is None:  # a wait in C++: certain if exactly one collective is in flight
-            under_way = [call for call in calls if not call.finished]
-            if len(under_way) != 1 or (members := self._members().get(under_way[0].group)) is None:
+            call, *others = [call for call in calls if not call.finished] or [None]
+            if call is None or others or (members := self._members().get(call.group)) is None:
                 return None
-            (call,) = under_way
             return Wait(call.op, call.group, call.number, members, call.root, guessed=True)
         if wait.peer is not None:
             return wait
@@ -164,11 +163,11 @@ class CallLog:
         first = next(iter(flight_recorder.on_gpu()), None)
         if first is None:
             return None, False
-        generation = self._generation(first.get("time_created_ns", 0))
-        group = f"{generation}/{next(iter(first.get('process_group', ('',))), '')}{NCCL}/0"
+        name = next(iter(first.get("process_group", ("",))), "")
+        group = f"{self._generation(first.get('time_created_ns', 0))}/{name}{NCCL}/0"
         ranks = self._members().get(group, ())
-        has_started, op = first["state"] == "started", flight_recorder.op_of(first)
-        peer = flight_recorder.peer_of(first)
+        has_started = first["state"] == "started"
+        op, peer = flight_recorder.op_of(first), flight_recorder.peer_of(first)
         if peer is None:
             number = first.get("collective_seq_id", 0)
             root = (self._details.get((group, number)) or ("", None))[1]

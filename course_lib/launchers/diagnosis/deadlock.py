@@ -139,33 +139,24 @@ class Deadlock:
 def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Deadlock | None:
     """Return a set of ranks that can never continue, or None if there is none."""
     finished = {rank for rank in returned if rank in records and records[rank].alone}
-    needs = {
-        rank: needed
-        for rank, record in records.items()
-        if rank not in returned
-        and record.wait
-        and record.alone
-        and _is_of_one_moment(record, record.wait)
-        and (needed := _needs(rank, record.wait, records, finished))
-    }
+    waits: dict[int, Wait] = {}
+    for rank, record in records.items():
+        if rank not in returned and record.alone and (wait := record.wait):
+            line = (wait.op, wait.group, wait.peer or 0, wait.tag)
+            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.sent.get(line, 0)
+            if reached >= wait.number:  # otherwise it moved on while we recorded it
+                waits[rank] = wait
+    needs = {rank: _needs(rank, wait, records, finished) for rank, wait in waits.items()}
     while True:
-        hopeless = {rank: needed & (needs.keys() | finished) for rank, needed in needs.items()}
-        remaining = {rank: needed for rank, needed in hopeless.items() if needed}
+        remaining = {rank: met for rank, needed in needs.items() if (met := needed & (needs.keys() | finished))}
         if len(remaining) == len(needs):
             break
         needs = remaining
     if not remaining:
         return None
-    waits = {rank: wait for rank in remaining if (wait := records[rank].wait)}
     missing = frozenset().union(*remaining.values()) & finished
-    return Deadlock(waits, {rank: frozenset(needed) for rank, needed in remaining.items()}, frozenset(missing))
-
-
-def _is_of_one_moment(record: RankRecord, wait: Wait) -> bool:
-    """Return whether the counters include what the rank waits for. If not, it moved on while we recorded it."""
-    if wait.peer is not None:
-        return record.sent.get((wait.op, wait.group, wait.peer, wait.tag), 0) >= wait.number
-    return record.begun.get(wait.group, 0) >= wait.number
+    hopeless = {rank: frozenset(needed) for rank, needed in remaining.items()}
+    return Deadlock({rank: waits[rank] for rank in hopeless}, hopeless, missing)
 
 
 def awaited_ranks(records: Mapping[int, RankRecord], states: Mapping[int, Where]) -> tuple[int, ...]:
