@@ -123,13 +123,9 @@ def complete_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     arrows: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     for event in events:
         if event["ph"] in "stf":
-            times = arrows.setdefault((event.get("cat"), event.get("name"), event.get("id")), {})
-            times.setdefault(event["ph"], []).append(event["ts"])
-    complete = {
-        key
-        for key, times in arrows.items()
-        if "s" in times and "f" in times and times["s"][-1] <= min(times["f"] + times.get("t", []))
-    }
+            key = event.get("cat"), event.get("name"), event.get("id")
+            arrows.setdefault(key, {"s": [], "t": [], "f": []})[event["ph"]].append(event["ts"])
+    complete = {key for key, t in arrows.items() if t["s"] and t["f"] and t["s"][-1] <= min(t["f"] + t["t"])}
     return [e for e in events if e["ph"] not in "stf" or (e.get("cat"), e.get("name"), e.get("id")) in complete]
 
 

@@ -104,14 +104,7 @@ class Stragglers:
             return f"Only {len(self.arrivals)} collectives were recorded: too few to name a straggler."
         rank = self.slowest
         if rank is None:
-            latest = max(range(self.ranks), key=self.cost)
-            late, waited = self.cost(latest), self.core_wait.get(latest, 0.0)
-            if self.is_pipeline or not self._matters(late) or late > 2 * waited:
-                return "No rank stands out."
-            return (
-                f"No rank stands out. Rank {latest} was late by {late:.3g} s in total, but it waited {waited:.3g} s "
-                "for a core: this machine is busy."
-            )
+            return "No rank stands out."
         why = f" Its `{kind}` takes longer than the others'." if (kind := self.cause(rank)) else ""
         if not self.is_pipeline:
             share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""

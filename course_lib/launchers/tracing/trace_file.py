@@ -61,10 +61,9 @@ def check_can_be_written(path: str | Path) -> None:
     path = Path(path)
     if path.is_dir():
         raise TraceError(f"{path} is a folder: give the name of a file for the trace")
-    if not path.parent.is_dir():
-        raise TraceError(f"{path} cannot be written (there is no folder {path.parent}): give another file")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise TraceError(f"{path} cannot be written (permission denied): give another file")
+        because = "permission denied" if path.parent.is_dir() else f"there is no folder {path.parent}"
+        raise TraceError(f"{path} cannot be written ({because}): give another file")
 
 
 def trace_events(
@@ -84,8 +83,8 @@ def trace_events(
     ):
         in_rows = _in_rows(events, first)
         for rank, row in sorted({(event["pid"], event["tid"]) for event in in_rows}):
-            name = title if row == first else f"{title} ({row - first + 1})"
-            named.append(_name(rank, row, "thread_name", name))
+            number = "" if row == first else f" ({row - first + 1})"
+            named.append(_name(rank, row, "thread_name", f"{title}{number}"))
         timed += in_rows
     timed += _arrows(timed)
     for profile in profiles:
