@@ -69,31 +69,29 @@ class RanksMagics(Magics):
         if cell is None:
             return self._run_command(line.strip())
         arguments = parse_line(line)
-        team = self._existing_team()
-        if team is None:
-            if arguments.count is None:
-                raise UsageError("there are no ranks yet: %%ranks 4 starts four")
-            team = self.shell.user_ns["team"] = ranks(arguments.count)
-        elif arguments.count not in (None, len(team)):
+        team, count = self._existing_team(), arguments.count
+        if team is None and count is not None:
+            self.shell.user_ns["team"] = ranks(count)
+        elif team is not None and count not in (None, len(team)):
             raise UsageError(
-                f"%%ranks {arguments.count}: this team has {len(team)} ranks. %%rank {arguments.count} runs the cell "
-                f"on rank {arguments.count}; for another number of ranks, close these first: %ranks close"
+                f"%%ranks {count}: this team has {len(team)} ranks. %%rank {count} runs the cell on rank {count}; "
+                "for another number of ranks, close these first: %ranks close"
             )
-        return self._run_cell(team, f"%%ranks {line}", cell, arguments.chosen, arguments.timeout)
+        return self._run_cell(f"%%ranks {line}", cell, arguments.chosen, arguments.timeout)
 
     @cell_magic("rank")
     def rank(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on one live rank, or on a few of them."""
         arguments = parse_line(line)
+        chosen = arguments.chosen if arguments.count is None else (arguments.count,)
+        return self._run_cell(f"%%rank {line}", cell, chosen, arguments.timeout)
+
+    def _run_cell(
+        self, first: str, cell: str, chosen: tuple[int, ...] | None, timeout: float | Literal["team"] | None
+    ) -> CellRun | None:
         team = self._existing_team()
         if team is None:
             raise UsageError("there are no ranks yet: %%ranks 4 starts four")
-        chosen = arguments.chosen if arguments.count is None else (arguments.count,)
-        return self._run_cell(team, f"%%rank {line}", cell, chosen, arguments.timeout)
-
-    def _run_cell(
-        self, team: Team, first: str, cell: str, chosen: tuple[int, ...] | None, timeout: float | Literal["team"] | None
-    ) -> CellRun | None:
         if team.is_closed:
             team.restart()
             print(f"[team] {len(team)} new ranks; the variables of the previous ones are lost")
