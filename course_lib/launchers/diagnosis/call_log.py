@@ -198,8 +198,7 @@ class CallLog:
         group, arguments, keywords = call
         self.moves += 1
         ranks = private_doors.ranks_of_group(group)
-        every = [*arguments, *keywords.values()]
-        options = next((argument for argument in every if type(argument).__name__.endswith("Options")), None)
+        options = next((a for a in (*arguments, *keywords.values()) if type(a).__name__.endswith("Options")), None)
         root = getattr(options, "rootRank", None)
         over_nccl = private_doors.goes_over_nccl(group, arguments)
         counter = private_doors.backend_of(group, sys.modules["torch"].device("cuda")) if over_nccl else group
@@ -229,9 +228,8 @@ class CallLog:
         # NCCL ignores tags and matches messages by their order.
         line = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
         self._sent[line] += 1
-        number = self._sent[line]
-        shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-        message = LoggedMessage(*line, number, dtype, shape)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        message = LoggedMessage(*line, self._sent[line], dtype, tuple(tensor.shape))
         self._messages.append(message)
         return message
 

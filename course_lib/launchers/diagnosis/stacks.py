@@ -121,10 +121,8 @@ def _learners(frames: list[Frame], whole: bool = True) -> list[Frame]:
             entry = place
         elif entry >= 0 and _library_of(path) != "Python":
             break
-    entry = entry if whole else -1
-    frames = [
-        frame for frame, path in zip(frames[entry + 1 :], paths[entry + 1 :], strict=True) if LAUNCHERS not in path
-    ]
+    below = entry + 1 if whole else 0
+    frames = [frame for frame, path in zip(frames[below:], paths[below:], strict=True) if LAUNCHERS not in path]
     is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
     user_frames = user_code_frames(frames)
     # Further in, the learner's code may call a function that the check passed to it.
@@ -142,8 +140,8 @@ def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
     user_frames = [frame for frame in stack if not _library_of(frame.file)]
     at = user_frames[-1] if user_frames else stack[-1] if stack else None
     paths = [frame.file.replace(os.sep, "/") for frame in stack]
-    called = [f.function for f, path in zip(stack, paths, strict=True) if path.endswith(COLLECTIVE_MODULES)]
-    collective = called[0] if called else None
+    called = (f.function for f, path in zip(stack, paths, strict=True) if path.endswith(COLLECTIVE_MODULES))
+    collective = next(called, None)
     if collective and collective.startswith(ONLY_LOOKS):
         return Where("running", None, at)
     if collective in ("wait", "wait_tensor", "trigger_wait"):

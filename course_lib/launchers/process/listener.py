@@ -32,10 +32,9 @@ from course_lib.launchers.run import Run
 MAX_LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 MAX_OUTPUT_BYTES = 64 << 20
 # What gloo's C++ prints before it aborts a rank whose message sizes don't match. Our own error explains it better.
-GLOO_ABORTS = "terminate called after throwing an instance of 'gloo::"
+GLOO_ABORTS = re.compile("terminate called after .* of 'gloo::|.*Received data size doesn't match expected size")
 # What libraries print at every log level: gloo when it connects, TensorFlow before its log is set up.
 NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected|WARNING: All log messages before absl::|[IWE]0000 00:00:\d+\.\d+ ")
-DOES_NOT_FIT = "Received data size doesn't match expected size"
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # how long to wait for the other ranks' reports after the first fault
 ANSWERS_WITHIN = 2.0
@@ -293,7 +292,7 @@ class Output:
         for progress in filter(None, map(parse_report, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not (parse_report(line) or NOISE.match(line))]
-        shown = [line for line in lines if not (line.startswith(GLOO_ABORTS) or DOES_NOT_FIT in line)]
+        shown = [line for line in lines if not GLOO_ABORTS.match(line)]
         if shown := shown[: max(0, MAX_LINES_SHOWN - len(self.lines))]:
             self._bar.step_aside()
             print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)
