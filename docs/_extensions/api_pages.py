@@ -11,7 +11,7 @@ PACKAGE = ROOT / "course_lib"
 # From what a user types down to the ground, as the layers in pyproject.toml.
 ROOMS = (
     *("cli", "doctor", "classroom", "authoring", "grading", "lab", "lessons", "checks", "pictures", "training"),
-    *("strategies", "planning", "lstm", "data", "meter", "launchers"),
+    *("strategies", "planning", "lstm", "data", "meter", "settings", "launchers"),
     *("trace", "machine", "interrupt", "course_files", "events", "words"),
 )
 LANDING = """# API reference
