@@ -115,5 +115,5 @@ def test_the_core_imports_without_jupyter_and_pictures():
 def test_nothing_lies_loose_in_the_library():
     loose = {path.name for path in (ROOT / "course_lib").glob("*.py")}
     typed_by_a_user = {"__init__", "__main__"}
-    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events", "words"}
+    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events", "words", "settings"}
     assert loose == {f"{name}.py" for name in typed_by_a_user | ground}

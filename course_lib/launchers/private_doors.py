@@ -277,3 +277,12 @@ def fork_from_the_same_server() -> None:
     server = getattr(forkserver, "_forkserver", None)
     if server is not None:
         forkserver.ensure_running = server.ensure_running = lambda: None
+
+
+def single_tensor_collectives() -> tuple[str, str]:
+    """Return PyTorch's names for the all-gather and the reduce-scatter of one tensor: 2.13 renamed them."""
+    import torch.distributed as dist
+
+    if hasattr(dist, "all_gather_single"):
+        return "all_gather_single", "reduce_scatter_single"
+    return "all_gather_into_tensor", "reduce_scatter_tensor"

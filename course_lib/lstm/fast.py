@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -92,3 +93,21 @@ def run_lstm(lstm: nn.LSTM, inputs: Tensor, state: Any) -> Any:
         half = torch.get_autocast_dtype("cpu")
         inputs, state = inputs.to(half), state and tuple(part.to(half) for part in state)
     return lstm(inputs, state)
+
+
+def keep_weights_where_they_are(block: nn.Module) -> None:
+    """Turn off `flatten_parameters` in the LSTMs of a block.
+
+    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, as after every
+    all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy: from the
+    second update on it would train on stale weights, without an error. The price is that cuDNN copies the weights into
+    one buffer at each call. We hide the warning about this, which recommends `flatten_parameters`.
+    """
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
+    for module in block.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters = _do_nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _do_nothing() -> None:
+    """Do nothing: a module-level function, so that a block can be pickled."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from course_lib import trace
+from course_lib.launchers import private_doors
 
 if TYPE_CHECKING:
     import torch
@@ -184,7 +185,7 @@ def paced_network(link: Link) -> Iterator[None]:
     """
     import torch.distributed as dist
 
-    gather, scatter = single_tensor_collectives()
+    gather, scatter = private_doors.single_tensor_collectives()
     real = {name: getattr(dist, name) for name in ("all_reduce", gather, scatter)}
     with ThreadPoolExecutor(max_workers=1) as line:
         for name, function in real.items():
@@ -194,15 +195,6 @@ def paced_network(link: Link) -> Iterator[None]:
         finally:
             for name, function in real.items():
                 setattr(dist, name, function)
-
-
-def single_tensor_collectives() -> tuple[str, str]:
-    """Return PyTorch's names for the all-gather and the reduce-scatter of one tensor: 2.13 renamed them."""
-    import torch.distributed as dist
-
-    if hasattr(dist, "all_gather_single"):
-        return "all_gather_single", "reduce_scatter_single"
-    return "all_gather_into_tensor", "reduce_scatter_tensor"
 
 
 def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolExecutor) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ Together they send as many bytes as the all-reduce that they replace.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,37 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from course_lib.lstm.fast import keep_weights_where_they_are
 from course_lib.lstm.model import SequenceModel
-from course_lib.planning.network import single_tensor_collectives
-from course_lib.strategies.shards import Shard, local_rows
-
-
-def keep_weights_where_they_are(block: nn.Module) -> None:
-    """Turn off `flatten_parameters` in the LSTMs of a block.
-
-    On a GPU, `nn.LSTM` moves its weights into one contiguous buffer whenever they are new tensors, as after every
-    all-gather. The next all-gather then fills the *old* memory, while the layer computes with the moved copy: from the
-    second update on it would train on stale weights, without an error. The price is that cuDNN copies the weights into
-    one buffer at each call. We hide the warning about this, which recommends `flatten_parameters`.
-    """
-    warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
-    for module in block.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters = _do_nothing  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _do_nothing() -> None:
-    """Do nothing: a module-level function, so that a block can be pickled."""
-
-
-def all_gather(*arguments: Any, **options: Any) -> Any:
-    """Call PyTorch's all-gather of one tensor, looked up at each call because a paced network replaces it."""
-    return getattr(dist, single_tensor_collectives()[0])(*arguments, **options)
-
-
-def reduce_scatter(*arguments: Any, **options: Any) -> Any:
-    """Call PyTorch's reduce-scatter of one tensor, looked up at each call like `all_gather`."""
-    return getattr(dist, single_tensor_collectives()[1])(*arguments, **options)
+from course_lib.strategies.shards import Shard, all_gather, local_rows, reduce_scatter
 
 
 @dataclass
