@@ -218,7 +218,7 @@ def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolE
                     real(*bound.args, **bound.kwargs)
                 sent.future.set_result(tensors[:1])
             except Exception as error:
-                sent.future.set_exception(error)
+                sent.future.set_exception(error)  # pyright: ignore[reportArgumentType]
 
         line.submit(send)
         return sent if is_async else sent.wait() and None
