@@ -119,6 +119,11 @@ class MixesTheOrder(ModelParallel):
         super().__init__(whole, *arguments, **options)
         way_in, *middle, way_out = self.segments
         self.segments = [way_in, *reversed(middle), way_out]
+        self.parts = {
+            number: self.model.part(segment.places[0], segment.places[-1] + 1)
+            for number, segment in enumerate(self.segments)
+            if segment.rank == self.rank
+        }
 
 
 @pytest.mark.slow
