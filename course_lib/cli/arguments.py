@@ -148,7 +148,8 @@ def status_of(error: Exception) -> int:
 
 def complain(error: Exception | str, status: int = 1) -> int:
     """Print what is wrong, on one line unless it is a `LaunchError`, and return the status."""
-    message = f"{type(error).__name__}: {error}" if isinstance(error, LaunchError) else one_line(str(error))
+    named = isinstance(error, LaunchError) and not isinstance(error, Detached)
+    message = f"{type(error).__name__}: {error}" if named else one_line(str(error))
     try:
         print(f"course: {message}", file=sys.stderr)
     except OSError:

@@ -12,7 +12,7 @@ from course_lib import machine
 from course_lib.cli import arguments as types
 from course_lib.cli.arguments import BadUsage, complain, option, status_of
 from course_lib.interrupt import exiting_on_interrupt
-from course_lib.launchers import LaunchError, PeersLost, Slurm, torchrun, warm_up
+from course_lib.launchers import Detached, LaunchError, PeersLost, Slurm, torchrun, warm_up
 from course_lib.launchers.local import MAX_RANKS
 from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
@@ -159,7 +159,8 @@ def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) 
         raise JobFailed(f"{error}{resume_hint(settings)}") from error
     except LaunchError as error:
         status = complain(error)
-        if (prints or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
+        has_ended = not isinstance(error, Detached)
+        if has_ended and (prints or isinstance(error, PeersLost)) and (hint := resume_hint(settings)):
             complain(f"the job has ended{hint}")
         return status
     except KeyboardInterrupt:
