@@ -123,8 +123,9 @@ class GradientSum:
         self.parameters: list[Tensor] = []  # in the order in which their gradients are sent
         self.ready: set[Tensor] = set()
         self.sending: list[Any] = []  # of dist.Work
+        self.group = group
         self.start_sum: Callable[[Tensor], Any] = lambda weight: dist.all_reduce(
-            weight.grad, group=group, async_op=True
+            weight.grad, group=self.group, async_op=True
         )
         self.becomes_final: int | None = None
         for number, weights in enumerate(self.parts):

@@ -149,7 +149,7 @@ def _paced_updates(plan: Plan, work: Work, planned_link: Link, updates: int) -> 
     model, link, batch = twin.model(), twin.link(planned_link), twin.batch(plan.pieces.chunks)
     if plan.sharding == FULLY_SHARDED:
         strategy = FSDP(model, sgd, cross_entropy, **options)
-        GatherWatch(strategy, gather_paces(plan, work, link))  # it paces the collectives, too, block by block
+        GatherWatch(strategy, gather_paces(plan, work, planned_link))  # it paces the collectives, too, block by block
         return update_times(strategy, batch, updates, plan.update_seconds)
     pace = plan.costs
     if not plan.schedule.split:  # otherwise weight gradients are computed separately, so whole actions are paced

@@ -125,7 +125,7 @@ def test_our_own_plans_fit_and_their_command_makes_them(plan, capsys):
         ("--from 17:00 --until 9:00", "from 17:00 until 9:00: a day needs at least 30 minutes"),
         ("--lessons 13", "13: give lessons like 00-07 or 00,02,06"),
         ("--plan weekend", "weekend: the plans are half_a_day, one_day, two_days, semester"),
-        ("--days 0", "0: give a number of days from 1 to 60"),
+        ("--days 0", "--days 0: give a whole number from 1 to 60"),
         ("--date 2027-02-30", "2027-02-30: give a date, like 2027-03-01"),
         ("--exercises none", "none: give minutes for each lesson, from 1 to 600"),
     ],
