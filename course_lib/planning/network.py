@@ -162,7 +162,7 @@ class Network:
 class Sent:
     """The handle of an all-reduce in flight, like the one that `dist.all_reduce(tensor, async_op=True)` returns."""
 
-    future: torch.futures.Future[list[Tensor]]
+    future: torch.futures.Future[Any]  # its stub takes no exception for a list of tensors
 
     def wait(self) -> bool:
         self.future.wait()

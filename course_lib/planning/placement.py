@@ -163,8 +163,9 @@ def _smallest_largest(blocks: int, stages: int, value: Callable[[int, Part], flo
         longer: dict[int, tuple[float, list[int]]] = {}
         for start, (largest, cuts) in best.items():
             for stop in range(start + 1, blocks - (stages - stage - 1) + 1):
-                candidate = max(largest, value(stage, (start, stop))), [*cuts, start]
-                longer[stop] = min(longer.get(stop, candidate), candidate)
+                larger = max(largest, value(stage, (start, stop)))
+                if stop not in longer or (larger, [*cuts, start]) < longer[stop]:
+                    longer[stop] = larger, [*cuts, start]
         best = longer
     largest, cuts = best[blocks]
     return largest, cuts[1:]

@@ -100,7 +100,7 @@ class Work:
         """Return the bytes that FSDP gathers for a block: in half precision, weights are sent and used in two bytes."""
         return self.memory[place].parameters / (self.blocks[0].number_bytes / 2 if self.precision == HALF else 1)
 
-    @property
+    @cached_property
     def tensors(self) -> list[int]:
         """The number of weights of each block: an LSTM layer has two matrices and two biases."""
         return [{LSTM: 4, EMBEDDING: 1}.get(size.kind, 2) for size in self.blocks]

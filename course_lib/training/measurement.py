@@ -143,20 +143,21 @@ def plan_seconds(plan: Plan, work: Work, link: Link, updates: int = 3) -> float:
     return statistics.median(max(times) for times in zip(*run, strict=True))
 
 
-def _paced_updates(plan: Plan, work: Work, planned_link: Link, updates: int) -> list[float]:
+def _paced_updates(plan: Plan, work: Work, link: Link, updates: int) -> list[float]:
     """Run the plan on its twin, with every block, message and sum paced; return the seconds of updates."""
     twin, (_, options) = Twin(work), plan.strategy
-    model, link, batch = twin.model(), twin.link(planned_link), twin.batch(plan.pieces.chunks)
+    model, batch = twin.model(), twin.batch(plan.pieces.chunks)
     if plan.sharding == FULLY_SHARDED:
         strategy = FSDP(model, sgd, cross_entropy, **options)
-        GatherWatch(strategy, gather_paces(plan, work, planned_link))  # it paces the collectives, too, block by block
+        # It paces the collectives, too, block by block: by the planned bytes, so over the planned link.
+        GatherWatch(strategy, gather_paces(plan, work, link))
         return update_times(strategy, batch, updates, plan.update_seconds)
     pace = plan.costs
     if not plan.schedule.split:  # otherwise weight gradients are computed separately, so whole actions are paced
         blocks = work.block_seconds(plan.replicas * plan.shards, plan.pieces)
         pace_blocks(model, {place: (block.forward, block.backward) for place, block in enumerate(blocks)})
         pace = ActionCosts(0.0, 0.0, plan.costs.link)
-    with paced_network(link):
+    with paced_network(twin.link(link)):
         strategy = Hybrid(model, sgd, cross_entropy, pace=pace, **options)
         return update_times(strategy, batch, updates, plan.update_seconds)
 

@@ -11,18 +11,18 @@ from course_lib.training.measurement import Twin, gather_paces, plan_seconds
 from tests.planning.tables import even_times
 
 WORK = Work.of(
-    lstm_model(vocabulary=64, hidden=32, layers=4), BatchSize(4, 8), even_times(0.4, 32, end=0.02), optimizer="SGD"
+    lstm_model(vocabulary=64, hidden=256, layers=4), BatchSize(4, 8), even_times(0.4, 32, end=0.02), optimizer="SGD"
 )
 LINK = Link(0.0, WORK.memory[1].gradients / 0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [(2, 1, ""), (1, 2, ""), (1, 1, "FSDP"), (1, 1, "ZeRO-1")])
-def test_an_update_takes_no_less_than_predicted(way):
-    """How much more it takes depends on what else the machine does, so a clock decides nothing there."""
+def test_an_update_takes_about_as_long_as_predicted(way):
+    """How much more it takes depends on what else the machine does; the wrong link would take 20 times as long."""
     made = best_of_each_way(plans(WORK, 2, Network.flat(LINK), micro_batches=(1, 2), gather_ahead=False))
     plan = next(plan for plan in made if (plan.replicas, plan.stages, plan.sharding) == way)
-    assert plan_seconds(plan, WORK, LINK, updates=1) > 0.93 * plan.seconds
+    assert 0.93 * plan.seconds < plan_seconds(plan, WORK, LINK, updates=1) < 10 * plan.seconds
 
 
 @pytest.mark.parametrize("shards", [2, 4])
