@@ -253,6 +253,10 @@ class Plan:
         }
         return {part: seconds for part, seconds in spent.items() if seconds > 1e-12}
 
+    def price(self, updates: int, per_hour: float) -> float:
+        """Return the price of `updates` updates if each rank's GPU costs `per_hour`, whether busy or idle."""
+        return self.ranks * per_hour * updates * self.seconds / 3600
+
     @property
     def strategy(self) -> tuple[str, dict[str, Any]]:
         """The name and options of the strategy that runs this plan, as `course train` takes them."""
