@@ -155,13 +155,6 @@ def nccl_version() -> tuple[int, ...]:
     return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
 
-def loopback_interface() -> str | None:
-    """Return the interface gloo should use when all ranks are on this machine, or None to let gloo choose."""
-    if sys.platform.startswith("linux"):
-        return "lo"
-    return "lo0" if sys.platform == "darwin" else None
-
-
 def free_port() -> int:
     """Return a loopback port that is free right now. It is not reserved."""
     return free_ports(1)[0]

@@ -87,8 +87,8 @@ MUTATIONS = [
     Mutation(
         "what a rank has started outlives it",
         "launchers/process/supervisor.py",
-        "    while children := _children():\n",
-        "    while children := []:\n",
+        "    while orphans := children(os.getpid()):\n",
+        "    while orphans := []:\n",
     ),
     Mutation(
         "torchrun's results come back in another order",

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from course_lib.grading import end_all
-from course_lib.launchers.process.folders import temporary_folder
 
 
 @contextlib.contextmanager
@@ -53,7 +52,7 @@ def _groups() -> list[str]:
 def _own_temporary_folder() -> Iterator[str]:
     """Use one folder for all temporary files of this program and its children, so that it can be removed at once."""
     before, usual = os.environ.get("TMPDIR"), tempfile.tempdir
-    with temporary_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="course_lib-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         try:
             yield folder

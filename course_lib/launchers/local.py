@@ -8,36 +8,30 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 from course_lib import machine
 from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, explain_failure
 from course_lib.launchers.diagnosis.stacks import cell_sources
 from course_lib.launchers.process import messages, pickling
-from course_lib.launchers.process.folders import use_own_folder
 from course_lib.launchers.process.joining import INSIDE_A_RANK
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import FairTime, Patience, family
 from course_lib.launchers.process.supervisor import supervise
 from course_lib.launchers.run import Run
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext
-
 
 class Cluster(Protocol):
-    """A place other than this machine to run the ranks."""
+    """A place other than this machine to run the ranks. `check` raises if it cannot run this number of them."""
 
-    def check(self, ranks: int) -> None:
-        """Raise if the cluster cannot run this number of ranks."""
+    def check(self, ranks: int) -> None: ...
 
-    def run(self, spec: messages.LaunchSpec, timeout: float | None) -> Run:
-        """Run the ranks on the cluster and return the finished run."""
-        ...
+    def run(self, spec: messages.LaunchSpec, timeout: float | None) -> Run: ...
 
 
 PRELOADED = (  # imported once, in the fork server: what is missing here, each rank would import again
@@ -47,6 +41,7 @@ PRELOADED = (  # imported once, in the fork server: what is missing here, each r
     *("torch._dynamo", "torch.distributed.fsdp", "course_lib.training", "torch.distributed.checkpoint"),
 )
 MAX_RANKS = 64
+MAX_PATH = 55  # bytes of a folder's path: a socket's may have 108, and multiprocessing appends about 40
 MAX_TIMEOUT = 2_000_000  # seconds (three weeks); in milliseconds, it still fits the 32 bits that a system call takes
 
 
@@ -96,11 +91,25 @@ def spec_of(
 
     With `here`, they all run on this machine. `more` holds further fields of the specification.
     """
-    _check(fn, ranks, seed)
+    if INSIDE_A_RANK in os.environ:
+        raise LaunchError(
+            f"launch() was called on rank {os.environ[INSIDE_A_RANK]}: a rank cannot launch ranks. "
+            "Call it from the notebook or from the script's main block"
+        )
+    if not callable(fn):
+        raise TypeError(f"fn={fn!r}: launch needs a function to run on every rank")
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
     if here and ranks > MAX_RANKS:
         raise ValueError(
             f"ranks={ranks}: at most {MAX_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
+    if seed is not None and not 0 <= seed <= machine.MAX_SEED:
+        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
     try:
         folder = os.getcwd()
     except FileNotFoundError:
@@ -121,34 +130,21 @@ def spec_of(
 
 def warm_up(modules: Sequence[str] = PRELOADED) -> None:
     """Start the server that ranks are forked from. It imports torch in the background while the learner reads."""
-    if start_method() == "forkserver":
-        from multiprocessing import forkserver, resource_tracker
-
-        use_own_folder()
-        multiprocessing.set_forkserver_preload(list(modules))
-        resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask Ctrl-C
-        with _ignoring_interrupts():
-            forkserver.ensure_running()
-
-
-@contextlib.contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    """Make a process started in the block ignore Ctrl-C. Otherwise, the server may print an import's traceback."""
-    if threading.current_thread() is not threading.main_thread():  # other threads cannot set handlers, only a mask
-        if not hasattr(signal, "pthread_sigmask"):
-            yield
-            return
-        masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            yield
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+    if start_method() != "forkserver":
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits this
+    from multiprocessing import forkserver, resource_tracker, util
+
+    if len(os.fsencode(tempfile.gettempdir())) > MAX_PATH:
+        usual, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        util.get_temp_dir()  # multiprocessing keeps its sockets there from now on
+        tempfile.tempdir = usual
+    multiprocessing.set_forkserver_preload(list(modules))
+    resource_tracker.ensure_running()  # starting it unmasks Ctrl-C, so start it before we mask Ctrl-C
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # or the server may print an import's traceback
     try:
-        yield
+        forkserver.ensure_running()  # the server inherits the mask, and so do the ranks, which unmask Ctrl-C
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def start_method() -> str:
@@ -157,29 +153,13 @@ def start_method() -> str:
     return os.environ.get("COURSE_LIB_START_METHOD", default)
 
 
-def _check(fn: Any, ranks: Any, seed: Any) -> None:
-    if INSIDE_A_RANK in os.environ:
-        raise LaunchError(
-            f"launch() was called on rank {os.environ[INSIDE_A_RANK]}: a rank cannot launch ranks. "
-            "Call it from the notebook or from the script's main block"
-        )
-    if not callable(fn):
-        raise TypeError(f"fn={fn!r}: launch needs a function to run on every rank")
-    if isinstance(ranks, bool) or not isinstance(ranks, int):
-        raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
-    if ranks < 1:
-        raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise TypeError(f"seed={seed!r}: give a whole number, or leave it out for new random numbers in every launch")
-    if seed is not None and not 0 <= seed <= machine.MAX_SEED:
-        raise ValueError(f"seed={seed}: a seed is 0 or more, and at most {machine.MAX_SEED}")
-
-
 def check_timeout(timeout: Any) -> None:
     """Raise unless this is None or a valid number of seconds."""
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, Real)):
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, Real):
         raise TypeError(f"timeout={timeout!r}: give a number of seconds, or None to wait forever")
-    if timeout is not None and not 0 < float(timeout) <= MAX_TIMEOUT:
+    if not 0 < float(timeout) <= MAX_TIMEOUT:
         raise ValueError(
             f"timeout={timeout}: give a number of seconds above 0 and up to {MAX_TIMEOUT}, or None to wait forever"
         )
@@ -188,10 +168,8 @@ def check_timeout(timeout: Any) -> None:
 @contextlib.contextmanager
 def supervisor_of(spec: messages.LaunchSpec) -> Iterator[tuple[messages.SupervisorChannel, int]]:
     """Yield a connection to a new supervisor, and its process id. Closing it ends the launch and all its processes."""
-    method = start_method()
-    # The type stubs know a context's class only if its method is a literal.
-    context = cast("ForkServerContext | SpawnContext", multiprocessing.get_context(method))
-    ranks_method = "fork" if method == "forkserver" else "spawn"
+    context: Any = multiprocessing.get_context(start_method())
+    ranks_method = "fork" if start_method() == "forkserver" else "spawn"
     try:
         notebook_end, supervisor_end = context.Pipe()
         process = context.Process(target=supervise, args=(spec, supervisor_end, ranks_method), name="supervisor")

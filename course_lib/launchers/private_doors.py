@@ -1,8 +1,8 @@
 """Every private API of PyTorch and CPython that the course uses, and what happens if one is missing.
 
-A name that starts with an underscore may be gone in the next version, so no other module uses one. Each function's
-docstring says what it needs, and what happens if that is missing. `doors` lists all names;
-tests/launchers/test_private_doors.py shows which are missing in the installed versions.
+A name that starts with an underscore may be gone in the next version, so no other module uses one. `doors` lists all
+names, and each function's docstring says what happens if its own is missing; tests/launchers/test_private_doors.py
+shows which are missing in the installed versions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
-import multiprocessing
 import sys
 import threading
 import traceback
@@ -69,24 +68,15 @@ def doors() -> dict[str, bool]:
         "atexit": (atexit, ("_clear", "_run_exitfuncs")),
         "threading": (threading, ("_shutdown",)),
         "sys": (sys, ("_current_frames",)),
-        "multiprocessing.current_process()": (multiprocessing.current_process(), ("_config",)),
         "multiprocessing.forkserver": (forkserver, ("_forkserver", "ensure_running")),
     }
     return {f"{place}.{name}": hasattr(owner, name) for place, (owner, names) in places.items() for name in names}
 
 
 def flight_recorders() -> list[Callable[..., bytes]]:
-    """Return the functions that dump PyTorch's flight recorders, without those that are missing. Imports nothing.
-
-    Needs `torch._C._distributed_c10d._dump_fr_trace` and `_dump_nccl_trace`.
-    """
+    """Return the functions that dump PyTorch's flight recorders, without those that are missing. Imports nothing."""
     core = getattr(getattr(sys.modules.get("torch"), "_C", None), "_distributed_c10d", None)
     return [getattr(core, name) for name in FLIGHT_RECORDERS if hasattr(core, name)]
-
-
-def has_gloo_recorder() -> bool:
-    """Return whether gloo's flight recorder can be dumped. Needs `_dump_fr_trace`."""
-    return any(dump.__name__ == FLIGHT_RECORDERS[0] for dump in flight_recorders())
 
 
 def _world() -> Any:
@@ -94,29 +84,23 @@ def _world() -> Any:
 
 
 def ranks_of_groups() -> dict[Any, tuple[int, ...]]:
-    """Return the global ranks of each process group. Needs `distributed_c10d._world.pg_group_ranks`.
-
-    If missing, no group is known, and we never report that a rank waits for one.
-    """
+    """Return each process group's global ranks; if missing, none, and we never report that a rank waits for one."""
     groups = list(getattr(_world(), "pg_group_ranks", {}).items())  # a group this rank is not in appears as a number
     return {group: tuple(ranks) for group, ranks in groups if hasattr(group, "group_name")}
 
 
 def ranks_of_group(group: Any) -> tuple[int, ...]:
-    """Return the global ranks of one process group; () if what `ranks_of_groups` needs is missing."""
+    """Return the global ranks of one process group; if missing, ()."""
     return tuple(getattr(_world(), "pg_group_ranks", {}).get(group, ()))
 
 
 def process_groups() -> list[Any]:
-    """Return every existing process group. Needs `_world.pg_map`; if missing, no destroyed group is kept alive."""
+    """Return every existing process group; if missing, none, and no destroyed group is kept alive."""
     return list(getattr(_world(), "pg_map", ()))
 
 
 def backend_of(group: Any, place: device) -> Any:
-    """Return the backend that a process group uses for tensors on this device. Needs `ProcessGroup._get_backend`.
-
-    If missing, it raises AttributeError, and calls on a GPU are not logged.
-    """
+    """Return a group's backend for tensors on this device; if missing, it raises, and calls on a GPU are not logged."""
     return group._get_backend(place)
 
 
@@ -138,7 +122,7 @@ def leave_nccl_group() -> None:
     """Balance PyTorch's count of open NCCL groups in this thread after a batch of messages was aborted.
 
     For NCCL the batch has ended, but PyTorch would end it again before it creates its next communicator. Call this when
-    the new process group is up. Needs `ProcessGroup._end_coalescing`; if missing, the next call on a GPU raises.
+    the new process group is up. If missing, the next call on a GPU raises.
     """
     import torch
     import torch.distributed as dist
@@ -149,15 +133,12 @@ def leave_nccl_group() -> None:
 
 
 def sequence_number(group_or_backend: Any) -> int:
-    """Return how many collectives a group or backend has started. Needs `_get_sequence_number_for_group`.
-
-    If missing, it raises AttributeError, and calls are not logged: we know them only from the flight recorder.
-    """
+    """Return how many collectives a group or backend has started. If missing, it raises, and calls are not logged."""
     return group_or_backend._get_sequence_number_for_group()
 
 
 def default_store() -> Store:
-    """Return the store used for the rendezvous. Needs `_get_default_store`; if missing, it raises ImportError."""
+    """Return the store used for the rendezvous; if missing, it raises ImportError."""
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
@@ -173,9 +154,9 @@ def replace_in_torch(name: str, function: Callable) -> None:
 
 
 def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> None:
-    """Call `begin(work)` before each `Work.wait` in this process, and `end(success)` after it; False means it raised.
+    """Call `begin(work)` before each `Work.wait` in this process, and `end(returned)` after it; False means it raised.
 
-    Needs a `wait` that can be replaced. Without it, we don't know which of several `Work` objects a rank waits for.
+    If it cannot be replaced, we don't know which of several `Work` objects a rank waits for.
     """
     import torch.distributed as dist
 
@@ -185,21 +166,21 @@ def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> No
     @functools.wraps(wait)
     def noted_wait(work: Any, *arguments: Any, **keywords: Any) -> Any:
         begin(work)
-        success = False
+        returned = False
         try:
             result = wait(work, *arguments, **keywords)
-            success = True
+            returned = True
             return result
         finally:
-            end(success)
+            end(returned)
 
     work_class.wait = noted_wait
 
 
 def dispatch_mode() -> type[TorchDispatchMode]:
-    """Return the class whose `__torch_dispatch__` sees every operation. Needs `torch.utils._python_dispatch`.
+    """Return the class whose `__torch_dispatch__` sees every operation; if missing, it raises ImportError.
 
-    If missing, it raises ImportError. The class keeps PyTorch from importing its compiler, which takes seconds.
+    The class keeps PyTorch from importing its compiler, which takes seconds.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -212,66 +193,41 @@ def dispatch_mode() -> type[TorchDispatchMode]:
 
 
 def storage_id(storage: Any) -> int:
-    """Return an id for a storage, valid while it lives. Needs `UntypedStorage._cdata`; if missing, uses its address."""
+    """Return an id for a storage, valid while it lives; if missing, its address."""
     return getattr(storage, "_cdata", None) or storage.data_ptr()
 
 
 def writes_so_far(tensor: Any) -> int:
-    """Return how often a tensor, or any view of its storage, was changed in place. Needs `Tensor._version`.
-
-    If missing, returns 0. Also returns 0 for an inference tensor, which does not count its changes.
-    """
+    """Return how often a tensor, or a view of its storage, was changed in place; 0 if missing, or in inference mode."""
     return 0 if tensor.is_inference() else getattr(tensor, "_version", 0)
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Return whether a module has hooks. Needs `_forward_hooks` and `_forward_pre_hooks`; if missing, returns True."""
+    """Return whether a module has hooks; True if missing."""
     return bool(getattr(module, "_forward_hooks", True) or getattr(module, "_forward_pre_hooks", True))
 
 
 def own_parameters(module: nn.Module) -> list[Any]:
-    """Return a module's direct parameters. Needs `_parameters`; if missing, `parameters()` takes ten times as long."""
+    """Return a module's direct parameters. If missing, `parameters()` takes ten times as long."""
     parameters = getattr(module, "_parameters", None)
     return list(module.parameters(recurse=False)) if parameters is None else list(parameters.values())
 
 
-def forget_exit_functions() -> None:
-    """Clear the `atexit` functions. Needs `atexit._clear`; if missing, a rank also calls the fork server's."""
-    getattr(atexit, "_clear", lambda: None)()
-
-
-def call_exit_functions() -> None:
-    """Call the `atexit` functions. Needs `atexit._run_exitfuncs`; if missing, a rank does not call them."""
-    getattr(atexit, "_run_exitfuncs", lambda: None)()
-
-
-def wait_for_threads() -> None:
-    """Wait for this process's threads and executors, as Python does at its end. Needs `threading._shutdown`.
-
-    If missing, a rank ends without waiting for the threads that its function started.
-    """
-    getattr(threading, "_shutdown", lambda: None)()
+# Without these, a rank also calls the fork server's `atexit` functions, does not call its own when its function ends,
+# and ends without waiting for the threads and executors that its function started.
+forget_exit_functions: Callable[[], None] = getattr(atexit, "_clear", lambda: None)
+call_exit_functions: Callable[[], None] = getattr(atexit, "_run_exitfuncs", lambda: None)
+wait_for_threads: Callable[[], None] = getattr(threading, "_shutdown", lambda: None)
 
 
 def frame_of(thread: int | None) -> FrameType | None:
-    """Return a thread's current frame. Needs `sys._current_frames`; if missing, we don't know where a rank hangs."""
+    """Return a thread's current frame; if missing, None, and we don't know where a rank hangs."""
     frames = getattr(sys, "_current_frames", dict)()
     return None if thread is None else frames.get(thread)
 
 
-def process_configuration() -> dict[str, Any]:
-    """Return the dict in which `multiprocessing` stores its folder, for this process and its children.
-
-    Needs `Process._config`. If missing, our folder is not stored, and `multiprocessing` creates its own.
-    """
-    return getattr(multiprocessing.current_process(), "_config", {})
-
-
 def fork_from_the_same_server() -> None:
-    """Let a process that was forked from a fork server use the same server. Needs `forkserver._forkserver`.
-
-    If missing, it starts a second server, which takes seconds.
-    """
+    """Let a process that was forked from a fork server use it, too; if missing, it takes seconds to start a second."""
     from multiprocessing import forkserver
 
     server = getattr(forkserver, "_forkserver", None)

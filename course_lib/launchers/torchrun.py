@@ -24,8 +24,13 @@ from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import stack_of_exception
 from course_lib.launchers.local import launch
 from course_lib.launchers.process import pickling
-from course_lib.launchers.process.blame import PeerRoster
-from course_lib.launchers.process.joining import A_DAY, INSIDE_A_RANK, accept_second_init, join_process_group
+from course_lib.launchers.process.joining import (
+    A_DAY,
+    INSIDE_A_RANK,
+    PeerRoster,
+    accept_second_init,
+    join_process_group,
+)
 from course_lib.launchers.process.lifetime import end_program, value_of
 from course_lib.launchers.process.messages import Returned, run_of
 from course_lib.launchers.run import Run

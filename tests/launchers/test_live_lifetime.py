@@ -12,7 +12,7 @@ import pytest
 from course_lib import LaunchError, ranks
 from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Where
-from course_lib.launchers.live.recovery import leave_task
+from course_lib.launchers.live.team import leave_task
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.messages import LOCATE, Interrupt, Located, Raised
 from course_lib.launchers.process.patience import descendants

@@ -11,7 +11,7 @@ from course_lib.launchers.diagnosis.errors import Interrupted, in_one_line
 from course_lib.launchers.diagnosis.stacks import Frame, Where
 from course_lib.launchers.process import listener
 from course_lib.launchers.process.progress_bar import LiveLine
-from course_lib.launchers.process.rank_handle import LineReader
+from course_lib.launchers.process.supervisor import LineReader
 
 SOON = "from course_lib.launchers.process import listener\nlistener.QUIET = listener.LOOK_EVERY = 0.2"
 ONE_DOES_NOT_COME = """def train():

@@ -126,6 +126,7 @@ class CallLog:
         logged, root, reduction, splits = self._details.get((group, order), (None, None, None, None))
         if logged is None or not op.replace("_", "").startswith(logged.replace("_", "")):
             root = reduction = splits = None  # of another call
+        operators = {} if reduction is None else sys.modules["torch"].distributed.ReduceOp.RedOpType.__members__
         return LoggedCall(
             group,
             number,
@@ -133,7 +134,7 @@ class CallLog:
             DTYPES.get(dtype, dtype.lower()),
             tuple(sizes[0]) if sizes else None,
             root,
-            _name_of_reduction(reduction),
+            next((name.lower() for name, operator in operators.items() if reduction == operator), ""),
             splits,
             finished=entry.get("state") == "completed" if over_nccl else bool(entry.get("retired", False)),
             order=order,
@@ -183,8 +184,7 @@ class CallLog:
 
     def latest_message(self) -> Wait | None:
         """Return this rank's last message, as a wait: NCCL blocks in the first message to a peer until it answers."""
-        last = self._messages[-1] if self._messages else None
-        return last and Wait(last.kind, last.group, last.number, peer=last.peer, tag=last.tag, guessed=True)
+        return replace(self._messages[-1].as_wait, guessed=True) if self._messages else None
 
     def _members(self) -> dict[str, tuple[int, ...]]:
         """Return the ranks of each existing group, keyed by the group's name in a record."""
@@ -239,7 +239,7 @@ class CallLog:
         if message is None:
             return
         if work is not None:
-            self._works[work] = Wait(message.kind, message.group, message.number, peer=message.peer, tag=message.tag)
+            self._works[work] = message.as_wait
         if not returned and message in self._messages:
             self._messages.remove(message)
             self._sent[message.line] -= 1
@@ -248,12 +248,10 @@ class CallLog:
         self.moves += 1
         self._waits[threading.get_ident()] = self._works.get(work)
 
-    def _end_wait(self, came_to_its_end: bool) -> None:
+    def _end_wait(self, returned: bool) -> None:
         wait, self._waits[threading.get_ident()] = self._waits.get(threading.get_ident()), None
-        if not came_to_its_end:
-            return
-        self.waits_so_far += 1
-        if wait is not None and wait.peer is None:
+        self.waits_so_far += returned
+        if returned and wait is not None and wait.peer is None:
             self._ended.setdefault((wait.group, wait.number), time.time())
             if len(self._ended) > MAX_ENTRIES:
                 self._ended.pop(next(iter(self._ended)), None)
@@ -290,12 +288,3 @@ def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable
 def of_this_process() -> CallLog | None:
     """Return the log of this rank, or None if this process is not a rank."""
     return _installed[-1] if _installed else None
-
-
-def _name_of_reduction(op: Any) -> str:
-    """Return the name of a ReduceOp: `sum`, `max`, ..., or "" if there is none."""
-    if op is None:
-        return ""
-    from torch.distributed import ReduceOp
-
-    return next((name.lower() for name, value in ReduceOp.RedOpType.__members__.items() if op == value), "")

@@ -154,9 +154,8 @@ def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Dead
         needs = remaining
     if not remaining:
         return None
-    missing = frozenset().union(*remaining.values()) & finished
     hopeless = {rank: frozenset(needed) for rank, needed in remaining.items()}
-    return Deadlock({rank: waits[rank] for rank in hopeless}, hopeless, missing)
+    return Deadlock(waits, hopeless, frozenset().union(*hopeless.values()) & finished)
 
 
 def awaited_ranks(records: Mapping[int, RankRecord], states: Mapping[int, Where]) -> tuple[int, ...]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from course_lib.launchers.diagnosis.stacks import Frame, Where, describe_stack
 
-try:  # import it now: with too many open files, no module can be loaded
-    import resource
-except ImportError:  # Windows
-    resource = None
+# Errors from gloo, NCCL and gRPC that a rank sees when a peer is gone. They are never the root cause.
+CONSEQUENCE = re.compile(
+    r"Connection (closed|reset|refused)|connection was lost|Timed out waiting|Broken pipe|"
+    r"Read error|Application timeout caused pair closure|monitoredBarrier|NCCL .*remote error|"
+    r"Socket closed|failed to connect to all addresses|heartbeat",
+    re.IGNORECASE,
+)
 
 
 class LaunchError(RuntimeError):
@@ -50,14 +54,9 @@ class RankFailed(LaunchError):
         also: Sequence[int] = (),
         raised: tuple[str, str] = ("", ""),
     ) -> None:
-        self.rank, self.exception, self.stack, self.also = rank, exception, tuple(stack), tuple(also)
-        self.raised = raised
-        parts = [
-            f"rank {rank} raised {message}",
-            describe_stack(stack),
-            f"{name_ranks(also)} raised too." if also else "",
-        ]
-        super().__init__("\n\n".join(filter(None, parts)))
+        self.rank, self.exception, self.stack, self.raised = rank, exception, tuple(stack), raised
+        others = f"{name_ranks(also)} raised too." if also else ""
+        super().__init__("\n\n".join(filter(None, [f"rank {rank} raised {message}", describe_stack(stack), others])))
 
 
 class CollectivesDiffer(LaunchError):
@@ -89,11 +88,9 @@ class RankDied(LaunchError):
         self, *, rank: int, exitcode: int, stack: Sequence[Frame] = (), before: str = "its function returned"
     ) -> None:
         self.rank, self.exitcode, self.stack = rank, exitcode, tuple(stack)
-        if exitcode >= 0:
-            ending = f"ended with exit code {exitcode}"
-        else:
-            numbers = {number.value: number.name for number in signal.Signals}
-            name = numbers.get(-exitcode, f"signal {-exitcode}")
+        ending = f"ended with exit code {exitcode}"
+        if exitcode < 0:
+            name = {number.value: number.name for number in signal.Signals}.get(-exitcode, f"signal {-exitcode}")
             ending = f"was killed by {name}" + " (out of memory is the usual reason)" * (name == "SIGKILL")
         text = f"rank {rank} {ending} before {before}"
         super().__init__(f"{text}\n\n{describe_stack(stack)}" if stack else text)
@@ -166,13 +163,12 @@ def odd_ones_out(states: dict[int, Where]) -> tuple[int, ...]:
         groups.setdefault(state.kind, []).append(rank)
     if len(groups) < 2:
         return ()
-    if stopped := tuple(rank for rank, state in sorted(states.items()) if state.doing == "stopped"):
+    if stopped := tuple(rank for rank in sorted(states) if states[rank].doing == "stopped"):
         return stopped
-    largest = max(map(len, groups.values()))
-    majorities = [ranks for ranks in groups.values() if len(ranks) == largest]
-    if len(majorities) == 1:
-        return tuple(sorted(set(states) - set(majorities[0])))
-    busy = tuple(rank for rank, state in sorted(states.items()) if state.doing != "waiting")
+    largest, second, *_ = sorted(groups.values(), key=len, reverse=True)
+    if len(largest) > len(second):
+        return tuple(sorted(states.keys() - set(largest)))
+    busy = tuple(rank for rank in sorted(states) if states[rank].doing != "waiting")
     return busy if len(busy) < len(states) else ()
 
 
@@ -204,20 +200,16 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
-class CannotStart(RuntimeError):
-    """A rank or its supervisor cannot be started. The message says why and what to do."""
-
-
 def explain_failure(error: BaseException) -> str:
     """Return what went wrong and what to do about it."""
-    if isinstance(error, CannotStart):
+    if isinstance(error, LaunchError):
         return str(error)
     explanations = {
         errno.ENOMEM: "this machine has too little memory: launch fewer ranks",
-        errno.EMFILE: f"too many open files{_limit('RLIMIT_NOFILE')}. The supervisor process needs five per rank: "
-        "raise the limit (`ulimit -n 1024` before Jupyter is started), or launch fewer ranks",
-        errno.EAGAIN: f"no more processes are allowed{_limit('RLIMIT_NPROC')}. Every rank has a process and some "
-        "threads: raise the limit (`ulimit -u`, or the container's), close other programs, or launch fewer ranks",
+        errno.EMFILE: "too many open files. The supervisor process needs five per rank: raise the limit "
+        "(`ulimit -n 1024` before Jupyter is started), or launch fewer ranks",
+        errno.EAGAIN: "no more processes are allowed. Every rank has a process and some threads: raise the limit "
+        "(`ulimit -u`, or the container's), close other programs, or launch fewer ranks",
         errno.ENOSPC: "the disk for temporary files is full: free up space there, or set TMPDIR to another folder",
     }
     explanations[errno.ENFILE] = explanations[errno.EMFILE]
@@ -229,9 +221,3 @@ def explain_failure(error: BaseException) -> str:
     if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):
         return "there is no folder for temporary files: set TMPDIR to one that exists and can be written to"
     return f"{type(error).__name__}: {error}"
-
-
-def _limit(name: str) -> str:
-    """Return ` (64 are allowed)`, or "" if no limit is known."""
-    soft = resource.getrlimit(getattr(resource, name))[0] if resource else -1
-    return "" if resource is None or soft == resource.RLIM_INFINITY else f" ({soft} are allowed)"

@@ -8,8 +8,8 @@ crashes if a model is then wrapped in DistributedDataParallel.)
 NCCL has a separate recorder, which also tracks the GPU: a collective is `scheduled` until the GPU reaches it, then
 `started`, then `completed`. (Without TORCH_NCCL_ENABLE_TIMING=1, it does not distinguish the first two.)
 
-The functions that read the recorders are private and have moved between versions: torch 2.8 added gloo's, and 2.11 is
-the first version in which gloo records anything. Before that, the record is empty and `can_be_read` returns False.
+The functions that read the recorders are private; torch 2.11 is the first version in which gloo records anything.
+`course doctor` says if this PyTorch is older, or if gloo's cannot be read.
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ ADVICE = (
 
 
 def can_be_read() -> bool:
-    """Return whether we can read PyTorch's recorder. If not, ranks that call different collectives go unnoticed."""
-    import torch.distributed
-
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    return private_doors.has_gloo_recorder() and version >= FIRST_VERSION
+    """Return whether gloo's recorder can be read. If not, ranks that call different collectives go unnoticed."""
+    return any(dump.__name__ == private_doors.FLIGHT_RECORDERS[0] for dump in private_doors.flight_recorders())
 
 
 def entries() -> list[dict[str, Any]]:

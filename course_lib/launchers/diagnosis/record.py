@@ -57,6 +57,10 @@ class LoggedMessage:
     def line(self) -> tuple[str, str, int, int]:
         return (self.kind, self.group, self.peer, self.tag)
 
+    @property
+    def as_wait(self) -> Wait:
+        return Wait(self.kind, self.group, self.number, peer=self.peer, tag=self.tag)
+
     def __str__(self) -> str:
         towards = "to" if self.kind == "send" else "from"
         return f"{self.kind} of {self.dtype} {list(self.shape)} {towards} rank {self.peer}"

@@ -37,10 +37,28 @@ class Frame:
     function: str
     source: str = ""
 
+    @property
+    def path(self) -> str:
+        """The file, with slashes on every system."""
+        return self.file.replace(os.sep, "/")
+
+    @property
+    def library(self) -> str:
+        """`torch` for a file of that package, `Python` for the standard library, "" for the learner's and ours."""
+        if "/course_lib/" in self.path:
+            return ""
+        if package := re.search(r"/(?:site|dist)-packages/([^/.]+)", self.path):
+            return package[1]
+        stdlib = sysconfig.get_path("stdlib").replace(os.sep, "/")
+        return "Python" if self.path.startswith((stdlib, "<frozen")) else ""
+
+    @property
+    def text(self) -> str:
+        """The source text, "" if nobody knows it."""
+        return self.source or linecache.getline(self.file, self.line).strip()
+
     def __str__(self) -> str:
-        text = f"{short_name(self.file)}, line {self.line}"
-        source = self.source or linecache.getline(self.file, self.line).strip()
-        return f"{text}: {source}" if source else text
+        return f"{short_name(self.file)}, line {self.line}" + (f": {self.text}" if self.text else "")
 
 
 @dataclass(frozen=True)
@@ -114,16 +132,15 @@ def _learners(frames: list[Frame], whole: bool = True) -> list[Frame]:
 
     If the stack is `whole`, it begins with Python's own frames and ours: a rank is forked from its supervisor.
     """
-    paths = [frame.file.replace(os.sep, "/") for frame in frames]
     entry = -1
-    for place, path in enumerate(paths):
-        if LAUNCHERS in path:
+    for place, frame in enumerate(frames):
+        if LAUNCHERS in frame.path:
             entry = place
-        elif entry >= 0 and _library_of(path) != "Python":
+        elif entry >= 0 and frame.library != "Python":
             break
     below = entry + 1 if whole else 0
-    frames = [frame for frame, path in zip(frames[below:], paths[below:], strict=True) if LAUNCHERS not in path]
-    is_check = [bool(re.search(CHECKS, frame.file.replace(os.sep, "/"))) for frame in frames]
+    frames = [frame for frame in frames[below:] if LAUNCHERS not in frame.path]
+    is_check = [bool(re.search(CHECKS, frame.path)) for frame in frames]
     user_frames = user_code_frames(frames)
     # Further in, the learner's code may call a function that the check passed to it.
     innermost = frames.index(user_frames[-1]) if user_frames else len(frames)
@@ -137,26 +154,24 @@ def locate(stack: Sequence[Frame], pending: str | None = None) -> Where:
     A blocking call appears on the stack by name. A wait for work started earlier, explicitly or by the backward pass
     of DistributedDataParallel, is C code; then `pending` is what the rank waits for.
     """
-    user_frames = [frame for frame in stack if not _library_of(frame.file)]
-    at = user_frames[-1] if user_frames else stack[-1] if stack else None
-    paths = [frame.file.replace(os.sep, "/") for frame in stack]
-    called = (f.function for f, path in zip(stack, paths, strict=True) if path.endswith(COLLECTIVE_MODULES))
-    collective = next(called, None)
+    if not stack:
+        return Where("running")
+    at = next((frame for frame in reversed(stack) if not frame.library), stack[-1])
+    collective = next((frame.function for frame in stack if frame.path.endswith(COLLECTIVE_MODULES)), None)
     if collective and collective.startswith(ONLY_LOOKS):
         return Where("running", None, at)
     if collective in ("wait", "wait_tensor", "trigger_wait"):
         collective = pending or collective
-    if collective is None and stack and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
+    if collective is None and re.search(r"\.wait\(|run_backward\(", stack[-1].source):
         collective = pending or ("wait" if ".wait(" in stack[-1].source else None)
-    if collective is None and stack and re.search(TALKS_IN_C, paths[-1]):
+    if collective is None and re.search(TALKS_IN_C, stack[-1].path):
         collective = pending
     return Where("waiting" if collective else "running", collective, at)
 
 
 def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
     """Return the frames of the learner's code, without the frames of libraries, including this one."""
-    outside = [frame for frame in stack if "/course_lib/" not in frame.file.replace(os.sep, "/")]
-    user_frames = [frame for frame in outside if not _library_of(frame.file)]
+    user_frames = [frame for frame in stack if "/course_lib/" not in frame.path and not frame.library]
     # Before Python 3.12, a comprehension has a separate frame on the same line.
     repeated = [after.function.startswith("<") and before.line == after.line for before, after in pairwise(user_frames)]
     return user_frames[:1] + [frame for frame, again in zip(user_frames[1:], repeated, strict=True) if not again]
@@ -165,17 +180,16 @@ def user_code_frames(stack: Sequence[Frame]) -> list[Frame]:
 def describe_stack(stack: Sequence[Frame]) -> str:
     """Format a stack as text, oldest call first, like a Python traceback. Calls inside a library are only counted."""
     lines = []
-    has_user_frames = any(not _library_of(frame.file) for frame in stack)
-    for library, run in groupby(stack, key=lambda frame: _library_of(frame.file)):
+    has_user_frames = any(not frame.library for frame in stack)
+    for library, run in groupby(stack, key=lambda frame: frame.library):
         frames = list(run)
         if library and has_user_frames and len(frames) > 2:
             lines.append(f"  ... {len(frames)} calls inside {library}")
             continue
         for frame in frames:
             lines.append(f"  {short_name(frame.file)}, line {frame.line}, in {frame.function}")
-            source = frame.source or linecache.getline(frame.file, frame.line).strip()
-            if source:
-                lines.append(f"    {source}")
+            if frame.text:
+                lines.append(f"    {frame.text}")
     return "\n".join(lines)
 
 
@@ -185,9 +199,8 @@ def short_name(file: str) -> str:
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
     if number is not None:
         return f"Cell In[{number}]"
-    roots = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib")]
-    roots += [path for path in sys.path if path] + [os.getcwd()]
-    for root in sorted((r for r in roots if r), key=len, reverse=True):
+    roots = [*map(sysconfig.get_path, ("purelib", "platlib", "stdlib")), *sys.path, os.getcwd()]
+    for root in sorted(filter(None, roots), key=len, reverse=True):
         if file.startswith(root.rstrip(os.sep) + os.sep):
             return os.path.relpath(file, root)
     return os.path.basename(file) if os.path.isabs(file) else file
@@ -196,14 +209,3 @@ def short_name(file: str) -> str:
 def cell_sources() -> dict[str, tuple]:
     """Return the `linecache` entries of code that is not in a file. Ranks need them to show source in tracebacks."""
     return {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
-
-
-def _library_of(file: str) -> str:
-    """Return `torch` for a file of that package, `Python` for the standard library, "" for the learner's and ours."""
-    path = file.replace(os.sep, "/")
-    if "/course_lib/" in path:
-        return ""
-    if package := re.search(r"/(?:site|dist)-packages/([^/.]+)", path):
-        return package[1]
-    is_python = path.startswith((sysconfig.get_path("stdlib").replace(os.sep, "/"), "<frozen"))
-    return "Python" if is_python else ""

@@ -10,6 +10,10 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import socket
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib import machine
 from course_lib.launchers import private_doors
+from course_lib.launchers.diagnosis.errors import CONSEQUENCE, PeersLost
+from course_lib.launchers.diagnosis.stacks import locate, stack_of_exception
 from course_lib.launchers.process.messages import LaunchSpec
 
 if TYPE_CHECKING:
@@ -44,8 +50,8 @@ def rank_environment(rank: int, spec: LaunchSpec) -> dict[str, str]:
     }
     if spec.rendezvous is None:
         variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["MASTER_PORT"], machine.LAUNCHED_HERE: rank}
-        interface = machine.loopback_interface()
-        variables |= {"GLOO_SOCKET_IFNAME": interface, "TP_SOCKET_IFNAME": interface} if interface else {}
+        if loopback := {"linux": "lo", "darwin": "lo0"}.get(sys.platform):
+            variables |= {"GLOO_SOCKET_IFNAME": loopback, "TP_SOCKET_IFNAME": loopback}
     else:
         variables |= {
             "MASTER_ADDR": spec.rendezvous.address,
@@ -107,19 +113,31 @@ def accept_second_init(
     """Replace `init_process_group`. `store` is the one from the rendezvous; `timeout` is the existing group's.
 
     With `every_time`, all calls are accepted while the group is up, not only the first, because a cell may run twice.
-    Returns a list that keeps destroyed groups alive.
+
+    Returns a list that keeps destroyed groups alive until this process ends. If a gloo group is destroyed while a
+    DistributedDataParallel model still refers to it, it is freed with the model. The thread that frees it holds the GIL
+    and waits for the group's threads, which need the GIL to release their last work. 17 of 22 launches of a function
+    that ends with `destroy_process_group()` hung (torch 2.13).
     """
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore
 
-    make_group = dist.init_process_group
+    make_group, destroy = dist.init_process_group, dist.destroy_process_group
     answered, group_count = False, 1
+    destroyed_groups: list[Any] = []
 
     @functools.wraps(make_group)
     def init_process_group(*arguments: Any, **keywords: Any) -> None:
         nonlocal answered, group_count
         call = inspect.signature(make_group).bind(*arguments, **keywords)
-        _check_rank_and_size(call.arguments)
+        for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
+            value, expected = call.arguments.get(name, -1), int(os.environ[variable])
+            if value not in (-1, expected):
+                fact = f"this launch has {expected} ranks" if name == "world_size" else f"this is rank {expected}"
+                raise ValueError(
+                    f"init_process_group({name}={value}): {fact}. Leave rank and world_size out, or take them from "
+                    "dist.get_rank() and dist.get_world_size(): the process group is already up"
+                )
         if dist.is_initialized():
             if answered and not every_time:
                 return make_group(*arguments, **keywords)  # PyTorch raises: this is one call too many
@@ -138,41 +156,14 @@ def accept_second_init(
         make_group(*call.args, **call.kwargs)
         on_new_group()
 
-    private_doors.replace_in_torch("init_process_group", init_process_group)
-    return _keep_destroyed_groups()
-
-
-def _keep_destroyed_groups() -> list[Any]:
-    """Keep every group alive until its process ends. Returns the list that holds the destroyed ones.
-
-    If a gloo group is destroyed while a DistributedDataParallel model still refers to it, it is freed with the model.
-    The thread that frees it holds the GIL and waits for the group's threads, which need the GIL to release their last
-    work. 17 of 22 launches of a function that ends with `destroy_process_group()` hung (torch 2.13).
-    """
-    import torch.distributed as dist
-
-    destroy = dist.destroy_process_group
-    destroyed_groups: list[Any] = []
-
     @functools.wraps(destroy)
     def destroy_process_group(*arguments: Any, **keywords: Any) -> None:
         destroyed_groups.extend(private_doors.process_groups())
         destroy(*arguments, **keywords)
 
+    private_doors.replace_in_torch("init_process_group", init_process_group)
     private_doors.replace_in_torch("destroy_process_group", destroy_process_group)
     return destroyed_groups
-
-
-def _check_rank_and_size(arguments: dict[str, Any]) -> None:
-    """Raise if the requested rank or world size is not this launch's."""
-    for name, variable in (("world_size", "WORLD_SIZE"), ("rank", "RANK")):
-        value, expected = arguments.get(name, -1), int(os.environ[variable])
-        if value not in (-1, expected):
-            fact = f"this launch has {expected} ranks" if name == "world_size" else f"this is rank {expected}"
-            raise ValueError(
-                f"init_process_group({name}={value}): {fact}. Leave rank and world_size out, or take them from "
-                "dist.get_rank() and dist.get_world_size(): the process group is already up"
-            )
 
 
 def _compare_backends(requested: Any, existing: str) -> None:
@@ -185,3 +176,49 @@ def _compare_backends(requested: Any, existing: str) -> None:
             f"init_process_group({str(requested)!r}): the group that is already up is used; its backend is {used}",
             stacklevel=3,
         )
+
+
+SIGN_WITHIN = 3.0  # seconds; ranks that wait in the same collective give up at about the same time
+LOOK_EVERY = 0.2
+
+
+class PeerRoster:
+    """All ranks of a job and their hosts. Every rank creates one right after the rendezvous.
+
+    gloo reports "Timed out waiting 5000ms for recv operation to complete", but not for which rank. Ranks on several
+    machines share a store, hosted on rank 0's machine. Each rank that gives up signs a roster there; the ranks that
+    don't sign are lost. A rank that cannot even reach the store has lost the machine that hosts it.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: int) -> None:
+        self.store, self.rank, self.ranks = store, rank, ranks
+        store.set(f"host of {rank}", socket.gethostname())
+        self.hosts = [store.get(f"host of {peer}").decode() for peer in range(ranks)]
+
+    def explain(self, error: BaseException) -> PeersLost | None:
+        """Return a `PeersLost` that names the lost ranks, or None if lost ranks are not why `error` was raised."""
+        lost = self._lost_ranks() if CONSEQUENCE.search(str(error)) else ()
+        if not lost:
+            return None  # or every rank gave up, so they were waiting for each other
+        place = locate(stack_of_exception(error.__traceback__)).frame
+        hosts = " and ".join(dict.fromkeys(self.hosts[rank] for rank in lost))
+        return PeersLost(rank=self.rank, lost=lost, hosts=hosts, place=str(place or ""), cause=error)
+
+    def _lost_ranks(self) -> tuple[int, ...]:
+        """Return the ranks that did not sign; if the store is unreachable, the ranks on rank 0's host."""
+        everybody, signed, reached = range(self.ranks), set[int](), threading.Event()
+
+        def sign_and_read() -> None:
+            deadline = time.monotonic() + SIGN_WITHIN
+            self.store.set(f"{self.rank} gave up", "")
+            while len(signed) < self.ranks and time.monotonic() < deadline:
+                signed.update(peer for peer in everybody if self.store.check([f"{peer} gave up"]))
+                reached.set()
+                time.sleep(LOOK_EVERY)
+
+        reader = threading.Thread(target=sign_and_read, daemon=True)
+        reader.start()
+        reader.join(2 * SIGN_WITHIN)  # if the network is down, a call to the store blocks for minutes
+        if not reached.is_set():
+            return tuple(peer for peer in everybody if self.hosts[peer] == self.hosts[0])
+        return tuple(peer for peer in everybody if peer not in signed)

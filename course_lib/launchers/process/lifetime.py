@@ -15,9 +15,8 @@ import os
 import random
 import signal
 import sys
-import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from course_lib.launchers import private_doors
 
@@ -46,6 +45,7 @@ def become_a_program(folder: str, rank: int, stdout: Connection, stderr: Connect
     if hasattr(os, "setsid"):
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server that we are forked from masks it
         faulthandler.register(signal.SIGUSR1, dump, all_threads=False)
     if sys.platform.startswith("linux"):
         set_parent_death_signal = 1
@@ -94,14 +94,6 @@ def value_of(fn: Callable, *args: Any, **kwargs: Any) -> Any:
         return None
 
 
-def leave_as_child(error: BaseException | None = None) -> NoReturn:
-    """End a process that the learner's function forked, once it has returned or raised: it is not the rank."""
-    if error is not None:
-        traceback.print_exception(error)
-    flush()
-    os._exit(error is not None)
-
-
 def end_program() -> None:
     """Do what Python does when a program ends: wait for threads, call `atexit` functions, flush."""
     private_doors.wait_for_threads()
@@ -109,7 +101,7 @@ def end_program() -> None:
 
 
 def run_exit_functions() -> None:
-    """Call the rank's `atexit` functions and flush its loggers and streams."""
+    """Call the rank's `atexit` functions, and flush its loggers and streams."""
     private_doors.call_exit_functions()
     logging.shutdown()
     flush()

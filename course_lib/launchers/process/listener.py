@@ -6,21 +6,12 @@ import contextlib
 import math
 import re
 import time
-import warnings
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
-from course_lib.launchers.diagnosis import flight_recorder
+from course_lib.launchers.diagnosis import errors
 from course_lib.launchers.diagnosis.deadlock import Deadlock, Difference, awaited_ranks, find_deadlock, first_difference
-from course_lib.launchers.diagnosis.errors import (
-    CannotSend,
-    Interrupted,
-    LaunchError,
-    RanksStuck,
-    all_alike,
-    in_one_line,
-    odd_ones_out,
-)
+from course_lib.launchers.diagnosis.errors import CannotSend, Interrupted, LaunchError, RanksStuck
 from course_lib.launchers.diagnosis.record import RankRecord
 from course_lib.launchers.diagnosis.stacks import Where
 from course_lib.launchers.process import messages, pickling, stop
@@ -170,8 +161,8 @@ class Listener:
             return verdict(self.raised, self.died, self.located, self.disagreement, before)
         if self.deadlock:
             states = self._states()
-            because = all_alike(states) or self.deadlock.describe(self.idle)
-            odd = self.deadlock.culprits(self.ranks) or odd_ones_out(states) or self.deadlock.most_awaited()
+            because = errors.all_alike(states) or self.deadlock.describe(self.idle)
+            odd = self.deadlock.culprits(self.ranks) or errors.odd_ones_out(states) or self.deadlock.most_awaited()
             return RanksStuck(where=states, because=because, odd=sorted(odd))
         return LaunchError(self.trouble)
 
@@ -186,25 +177,21 @@ class Listener:
                     self._handle(self.supervisor.recv())
                 elif limit:
                     return limit
-                elif time.monotonic() >= self.look_at:
-                    self._look()
+                elif time.monotonic() >= self.look_at:  # ask for the live line
+                    if self.unanswered:  # some have not answered because they are busy
+                        self._show_where()
+                    self.unanswered = set(range(self.ranks)) - self.returned.keys()
+                    self.look_at = time.monotonic() + LOOK_EVERY
+                    self.send(messages.LOOK)
             except (EOFError, ConnectionError):
                 self.trouble = self.trouble or SUPERVISOR_IS_GONE
                 raise self._verdict() from None
         return ""
 
-    def _look(self) -> None:
-        """Ask the ranks where they are, for the live line, without signaling those that cannot answer."""
-        if self.unanswered:  # some have not answered because they are busy
-            self._show_where()
-        self.unanswered = set(range(self.ranks)) - self.returned.keys()
-        self.look_at = time.monotonic() + LOOK_EVERY
-        self.send(messages.LOOK)
-
     def _show_where(self) -> None:
         """Show in one line where the ranks are."""
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
-        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {in_one_line(self._states())}")
+        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {errors.in_one_line(self._states())}")
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.task):
@@ -217,10 +204,8 @@ class Listener:
                 self.output.add(rank, lines)
             case messages.Unfinished(rank, text):
                 self.live.show(f"[rank {rank}] {text}")
-            case messages.Started(rank, compared):
+            case messages.Started(rank):
                 self.started.add(rank)
-                if rank == 0 and not compared:
-                    warnings.warn(flight_recorder.ADVICE, stacklevel=2)  # Python shows it once
             case messages.Returned(rank):
                 self.returned[rank] = message
             case messages.Raised():
@@ -294,7 +279,7 @@ class Output:
         lines = [line for line in lines if not (parse_report(line) or NOISE.match(line))]
         shown = [line for line in lines if not GLOO_ABORTS.match(line)]
         if shown := shown[: max(0, MAX_LINES_SHOWN - len(self.lines))]:
-            self._bar.step_aside()
+            self._bar.clear()
             print("\n".join(f"[rank {rank}] {line}" for line in shown), flush=True)
         for line in lines:
             self._bytes += len(line)

@@ -46,9 +46,7 @@ class SupervisorChannel(Protocol):
     """The notebook's end of the connection: a pipe to its supervisor, or a stand-in for the pipes of several nodes."""
 
     def send(self, order: Any, /) -> None: ...
-
     def recv(self) -> Any: ...
-
     def poll(self, seconds: float | None, /) -> bool: ...
 
 
@@ -70,10 +68,9 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Started:
-    """The rank's process group is up and its function starts. `compared`: whether its collectives can be compared."""
+    """The rank's process group is up and its function starts."""
 
     rank: int
-    compared: bool = True
 
 
 @dataclass(frozen=True)

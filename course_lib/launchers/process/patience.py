@@ -37,31 +37,23 @@ def family(pid: int) -> list[int]:
     return [pid, *descendants(pid)]
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and of its children that have ended."""
-    ticks_per_second = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-    return sum(map(int, _fields(f"/proc/{pid}/stat")[11:15])) / ticks_per_second
+def stat(path: str) -> list[str]:
+    """Return the fields of a process's or thread's `stat` file, from its state on; [] if it has ended."""
+    with contextlib.suppress(OSError):  # the name in front of the state may contain any characters
+        return Path(path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
 
 
 def is_awake(pid: int) -> bool:
     """Return whether a thread of this process is runnable (R), even if it waits for a core, or waits for a disk (D)."""
     with contextlib.suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")
-        return any(_fields(f"/proc/{pid}/task/{thread}/stat")[:1] in (["R"], ["D"]) for thread in threads)
+        return any(stat(f"/proc/{pid}/task/{task}")[:1] in (["R"], ["D"]) for task in os.listdir(f"/proc/{pid}/task"))
     return False
-
-
-def _fields(path: str) -> list[str]:
-    """Return the fields of a `stat` file after the process name, which may contain any characters."""
-    with contextlib.suppress(OSError):
-        return Path(path).read_text(errors="replace").rpartition(")")[2].split()
-    return []
 
 
 TICK = 0.25  # seconds between two measurements
 AT_WORK = 0.1  # of a core: processes that use less, and don't wait for one, are asleep
 BLIND = 4.0  # wall-clock seconds that count as one, on systems without /proc
-SEES = Path("/proc/self/stat").exists()
 
 
 class WallTime:
@@ -107,13 +99,18 @@ class FairTime:
         processes: Callable[[], Iterable[int]],
         cpu: Callable[[], float | None] | None = None,
     ) -> None:
-        self.patience, self._processes = patience, processes
-        self._cpu_of_group = cpu or (lambda: None)  # a count that includes processes that have ended
+        """`cpu` counts the CPU time of the group, including processes that have ended."""
+        self.patience, self._processes, self._cpu_of_group = patience, processes, cpu or (lambda: None)
         self.seconds = self.cpu = 0.0
         self.slept = self._sleep = 0.0  # seconds of the longest sleep, and of the current one
         self._started_at = self._last = time.monotonic()
-        self._used = {pid: cpu_seconds(pid) for pid in processes()}
+        self._used = self._cpu_seconds()
         self._used_before = sum(self._used.values())
+
+    def _cpu_seconds(self) -> dict[int, float]:
+        """Return the CPU time of each process, including its children that have ended."""
+        second = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+        return {pid: sum(map(int, stat(f"/proc/{pid}")[11:15])) / second for pid in self._processes()}
 
     def look_again_in(self) -> float:
         return TICK
@@ -121,13 +118,13 @@ class FairTime:
     def over(self) -> str:
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        used = {pid: cpu_seconds(pid) for pid in self._processes()}
+        used = self._cpu_seconds()
         busiest = max((seconds - self._used.get(pid, 0.0) for pid, seconds in used.items()), default=0.0)
         asleep = busiest < AT_WORK * passed and not any(map(is_awake, used))
         self._sleep = self._sleep + passed if asleep else 0.0
         self.slept = max(self.slept, self._sleep)
         counted = passed if asleep else min(passed, max(0.0, busiest))
-        self.seconds += counted if SEES else passed / BLIND
+        self.seconds += counted if os.path.exists("/proc/self/stat") else passed / BLIND
         self.cpu = max(self.cpu, sum(used.values()) - self._used_before, self._cpu_of_group() or 0.0)
         self._used = used
         if self.cpu > self.patience.cpu:

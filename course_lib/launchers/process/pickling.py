@@ -23,24 +23,22 @@ from course_lib.launchers.diagnosis.errors import CannotSend
 
 def pack_call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> bytes:
     """Pickle the call `fn(*args, **kwargs)`. Raises `CannotSend` naming the value that cannot be pickled."""
-    try:
-        return _dumps((fn, args, kwargs), restore_cuda_tensor=_on_device_of_rank)
-    except Exception as error:
-        for name, value in _parts_of_call(fn, args, kwargs):
-            if reason := _reason_not_sent(value):
-                raise CannotSend(f"{name} cannot be sent to the ranks: {reason}") from error
-        name = getattr(fn, "__name__", repr(fn))
-        raise CannotSend(f"{name} cannot be sent to the ranks: {error}") from error
+    name = getattr(fn, "__name__", repr(fn))
+    return _pack_for_ranks((fn, args, kwargs), {name: None} | dict(_parts_of_call(fn, args, kwargs)))
 
 
 def pack_names(values: dict[str, Any]) -> bytes:
     """Pickle values for names on the ranks. Raises `CannotSend` naming the one that cannot be pickled."""
+    return _pack_for_ranks(values, {repr(name): value for name, value in values.items()})
+
+
+def _pack_for_ranks(value: Any, parts: dict[str, Any]) -> bytes:
     try:
-        return _dumps(values, restore_cuda_tensor=_on_device_of_rank)
+        return _dumps(value, restore_cuda_tensor=_on_device_of_rank)
     except Exception as error:
-        reasons = {name: reason for name, value in values.items() if (reason := _reason_not_sent(value))}
-        complaints = [f"{name!r} cannot be sent to the ranks: {reason}" for name, reason in reasons.items()]
-        raise CannotSend("; ".join(complaints) or str(error)) from error
+        reasons = {name: reason for name, part in parts.items() if (reason := _reason_not_sent(part))}
+        name, reason = next(iter(reasons.items()), (next(iter(parts)), error))
+        raise CannotSend(f"{name} cannot be sent to the ranks: {reason}") from error
 
 
 def pack_value(value: Any) -> bytes:
@@ -51,10 +49,8 @@ def pack_value(value: Any) -> bytes:
         name, part = _find_unpicklable("the returned value", value)
         kind = type(part).__name__
         article = "an" if kind[0].lower() in "aeiou" else "a"
-        raise CannotSend(
-            f"{name} ({article} {kind}) cannot be sent back: {error}. Return tensors, numbers, text, "
-            "or lists and dicts of them"
-        ) from None
+        advice = "Return tensors, numbers, text, or lists and dicts of them"
+        raise CannotSend(f"{name} ({article} {kind}) cannot be sent back: {error}. {advice}") from None
 
 
 def unpack(data: bytes) -> Any:
@@ -144,9 +140,7 @@ def _parts_of_call(fn: Callable, args: tuple, kwargs: dict) -> Iterator[tuple[st
 
 def _find_unpicklable(name: str, value: Any) -> tuple[str, Any]:
     """Return the smallest part of a list, tuple or dict that cannot be pickled, and its name."""
-    parts: dict[Any, Any] = value if isinstance(value, dict) else {}
-    if isinstance(value, (list, tuple)):
-        parts = dict(enumerate(value))
+    parts = dict(enumerate(value)) if isinstance(value, (list, tuple)) else value if isinstance(value, dict) else {}
     for key, part in parts.items():
         if _reason_not_sent(part):
             return _find_unpicklable(f"{name}[{key!r}]", part)

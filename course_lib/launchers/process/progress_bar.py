@@ -42,7 +42,15 @@ class LiveLine:
             return
         before, self._shown = self._shown, text or self._shown  # an interrupt may come when half of the text is written
         if in_a_notebook(self.stream):
-            self._show_below_cell(text)
+            from IPython.display import HTML, DisplayHandle
+
+            style = "color:var(--jp-ui-font-color2,#616161);font-family:var(--jp-code-font-family,monospace)"
+            shown = HTML(f'<div role="status" style="{style}">{html.escape(text)}</div>' if text else "")
+            if self._cell is None:
+                self._cell = DisplayHandle()
+                self._cell.display(shown)
+            else:
+                self._cell.update(shown)
         elif self.stream.isatty():
             width = shutil.get_terminal_size().columns - 1
             self.stream.write("\r" + text[:width].ljust(min(len(before), width)) + ("" if text else "\r"))
@@ -53,17 +61,6 @@ class LiveLine:
         """Make room for a line that is about to be printed."""
         if self._shown:
             self.show("")
-
-    def _show_below_cell(self, text: str) -> None:
-        from IPython.display import HTML, DisplayHandle
-
-        style = "color:var(--jp-ui-font-color2,#616161);font-family:var(--jp-code-font-family,monospace)"
-        shown = HTML(f'<div role="status" style="{style}">{html.escape(text)}</div>' if text else "")
-        if self._cell is None:
-            self._cell = DisplayHandle()
-            self._cell.display(shown)
-        else:
-            self._cell.update(shown)
 
 
 MARK = "\x1e"  # starts a record in RFC 7464; nobody prints it by accident
@@ -131,7 +128,7 @@ class ProgressBar:
         self._bar.set_postfix_str(progress.note, refresh=False)
         self._bar.update(progress.done - self._bar.n)
 
-    def step_aside(self) -> None:
+    def clear(self) -> None:
         """Make room for a line that is about to be printed."""
         if self._bar is not None:
             self._bar.clear()

@@ -10,20 +10,25 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from course_lib import machine, trace
 from course_lib.launchers import private_doors
-from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.launchers.diagnosis.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launchers.diagnosis.record import RankRecord, Wait
 from course_lib.launchers.diagnosis.stacks import Where, locate, stack_of_exception, stack_of_thread
 from course_lib.launchers.process import lifetime, messages, pickling, stop
-from course_lib.launchers.process.blame import PeerRoster
-from course_lib.launchers.process.joining import A_DAY, accept_second_init, join_process_group, rank_environment
+from course_lib.launchers.process.joining import (
+    A_DAY,
+    PeerRoster,
+    accept_second_init,
+    join_process_group,
+    rank_environment,
+)
 from course_lib.launchers.tracing import recording
 
 if TYPE_CHECKING:
@@ -40,7 +45,6 @@ def main(
     sys.argv = list(spec.argv)
     trace.recorder.start(rank)
     process = RankProcess(rank, control)
-    process.start_answering()
     process.report_before_abort()
     roster: PeerRoster | None = None
     store_path, peer_timeout = store_file(folder, generation=0), A_DAY
@@ -89,13 +93,8 @@ class RankProcess:
         self.task = 0  # the one that a live rank is working on
         self.returned = False
         self.ahead = 0.0  # how far the clock that all ranks share is ahead of ours
-        self._place: tuple | None = None
-        self._looks = 0
         self.dismissed = threading.Event()
         self._answering = threading.Thread(target=self._answer, daemon=True, name="course_lib answers")
-
-    def start_answering(self) -> None:
-        """From now on, answer the supervisor from a thread, and report long waits unasked."""
         self._answering.start()
 
     def report_before_abort(self) -> None:
@@ -129,10 +128,17 @@ class RankProcess:
             trace.recorder.look_at_core()
             ended_at = time.monotonic()
         self.returned = True
-        if os.getpid() != self._process:
-            lifetime.leave_as_child()
+        self._leave_if_forked()
         lifetime.end_program()
         self.finish(pickling.pack_value(value), started_at, ended_at)
+
+    def _leave_if_forked(self, error: BaseException | None = None) -> None:
+        """End this process if the learner's function forked it, and then returned or raised: it is not the rank."""
+        if os.getpid() != self._process:
+            if error is not None:
+                traceback.print_exception(error)
+            lifetime.flush()
+            os._exit(error is not None)
 
     def start(self, task: int) -> None:
         """Begin a task of a live rank: spans and calls before it don't belong to it."""
@@ -143,8 +149,7 @@ class RankProcess:
     def finish(self, packed: bytes, started_at: float, ended_at: float) -> None:
         """Report a pickled value, and everything that was recorded since the start."""
         self.returned = True
-        if os.getpid() != self._process:
-            lifetime.leave_as_child()
+        self._leave_if_forked()
         record = self._record()
         report = messages.Returned(
             self.rank,
@@ -163,13 +168,12 @@ class RankProcess:
 
     def announce(self) -> None:
         """Report that the process group is up and that this rank's work begins."""
-        self._send(messages.Started(self.rank, compared=flight_recorder.can_be_read()))
+        self._send(messages.Started(self.rank))
 
     def report(self, error: BaseException) -> None:
         """Report an exception to the supervisor, with the learner's lines of the stack."""
         at = time.monotonic() + self.ahead
-        if os.getpid() != self._process:
-            lifetime.leave_as_child(error)
+        self._leave_if_forked(error)
         lifetime.flush()
         stack = [] if isinstance(error, (CannotSend, PeersLost)) else stack_of_exception(error.__traceback__)
         text, pickled = "(its message could not be read)", None
@@ -187,12 +191,18 @@ class RankProcess:
 
     def _answer(self) -> None:
         """Answer the supervisor, and report a long wait unasked. If the supervisor is gone, end this process."""
+        before, looks = None, 0
         while not self.dismissed.is_set():
             try:
-                if not self._control.poll(WAIT_IS_LONG):
-                    self._report_long_wait()
+                message = self._control.recv() if self._control.poll(WAIT_IS_LONG) else None
+                if message is None:  # report a wait once, if the main thread has not moved since the last look
+                    place = None if self.returned else self._position()
+                    before, looks = place, looks + 1 if place == before else 0
+                    if place and looks == 1:
+                        state, record = self._locate()
+                        if state.doing == "waiting":
+                            self._send(messages.Located(self.rank, state, record, self.task))
                     continue
-                message = self._control.recv()
             except (EOFError, OSError):
                 os._exit(1)
             if message == messages.LOCATE:
@@ -203,15 +213,6 @@ class RankProcess:
                 if message == messages.DISMISS:
                     self.dismissed.set()
                 self.obey(message)
-
-    def _report_long_wait(self) -> None:
-        """Report where the rank waits and its record, once, if the main thread has not moved since the last look."""
-        place = None if self.returned else self._position()
-        self._place, self._looks = place, self._looks + 1 if place == self._place else 0
-        if place and self._looks == 1:
-            state, record = self._locate()
-            if state.doing == "waiting":
-                self._send(messages.Located(self.rank, state, record, self.task))
 
     def _locate(self) -> tuple[Where, RankRecord]:
         """Return where the rank is and its record. If it moved in between, the record has no wait."""

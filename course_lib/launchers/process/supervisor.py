@@ -12,30 +12,32 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from course_lib import machine
-from course_lib.launchers.diagnosis.errors import CannotStart, explain_failure
-from course_lib.launchers.diagnosis.stacks import Where, locate
-from course_lib.launchers.process import messages
-from course_lib.launchers.process.folders import sweep_temporary_folders, temporary_folder
-from course_lib.launchers.process.rank_handle import LineReader, RankHandle
+from course_lib.launchers.diagnosis.errors import LaunchError, explain_failure
+from course_lib.launchers.diagnosis.stacks import Frame, Where, locate, stack_of_dump
+from course_lib.launchers.process import messages, rank
+from course_lib.launchers.process.patience import children, stat
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
-    from multiprocessing.context import ForkContext, SpawnContext
 
 TICK = 0.05  # how often to check whether a rank has died: its pipes may stay open in its children
 ANSWER_WITHIN = 1.0  # a rank that takes longer to answer is holding the GIL
 SHOW_EVERY = 0.2  # seconds between two looks at the ranks' unfinished lines
 EXIT_WITHIN = 2.0  # how long a dismissed rank may take to end its threads
+CHUNK = 1 << 16
+MAX_UNFINISHED = 1 << 12  # how many bytes of an unfinished line we look at
 IDLE = "the ranks were idle for {:g} s, so they were ended and their variables are lost: call team.restart()"
 
 
@@ -55,14 +57,15 @@ def supervise(spec: messages.LaunchSpec, notebook: Connection, start_method: str
         os.environ["MASTER_PORT"] = str(machine.free_port())
         if "torch" in sys.modules:  # imported before the fork, so we can count the GPUs once for all ranks
             os.environ[machine.COUNTED_GPUS] = str(machine.gpus())
-        with temporary_folder() as folder:
-            supervisor = Supervisor(spec, notebook)
-            try:
-                supervisor.start_ranks(folder, start_method)
-                sweep_temporary_folders()
-                supervisor.serve()
-            finally:
-                _end(supervisor.team)
+        # Not a TemporaryDirectory: ranks would inherit its finalizer, and no other one would run when they exit.
+        folder = tempfile.mkdtemp(prefix="course_lib-")
+        supervisor = Supervisor(spec, notebook)
+        try:
+            supervisor.start_ranks(folder, start_method)
+            supervisor.serve()
+        finally:
+            _end(supervisor.team)
+            shutil.rmtree(folder, ignore_errors=True)
     except HungUp:
         pass
     except Exception as error:
@@ -90,14 +93,13 @@ class Supervisor:
         self._clock = time.time if spec.rendezvous else time.monotonic  # the one that all ranks share
 
     def start_ranks(self, folder: str, start_method: str) -> None:
-        # The type stubs know a context's class only if its method is a literal.
-        context = cast("ForkContext | SpawnContext", multiprocessing.get_context(start_method))
-        for rank in self.spec.here:
+        context = multiprocessing.get_context(start_method)
+        for number in self.spec.here:
             try:
-                member = RankHandle(rank, self.spec, folder, context)
+                member = RankHandle(number, self.spec, folder, context)
             except (OSError, MemoryError) as error:
                 reason = explain_failure(error)
-                raise CannotStart(f"rank {rank} of {self.spec.ranks} could not be started: {reason}") from error
+                raise LaunchError(f"rank {number} of {self.spec.ranks} could not be started: {reason}") from error
             self.team.append(member)
             self._handlers[member.control] = partial(self._forward_report, member)
             for reader in member.readers:
@@ -107,8 +109,7 @@ class Supervisor:
         """Handle messages until the ranks are dismissed."""
         while not self.dismissed:
             for ready in wait(list(self._handlers), timeout=TICK):
-                if ready in self._handlers:  # an earlier one may have removed it
-                    self._handlers[ready]()
+                self._handlers.get(ready, lambda: None)()  # an earlier one may have removed it
             self._show_unfinished()
             for member in self.team:
                 if member.alive and (exitcode := member.exitcode()) is not None:
@@ -142,19 +143,20 @@ class Supervisor:
         try:
             report = member.control.recv()
         except (EOFError, OSError):  # the rank is dying, and its exit code will say how
-            return self._forget(member.control)
+            del self._handlers[member.control]
+            return
         if isinstance(report, messages.Located):
             self._unanswered.pop(member.rank, None)
         elif isinstance(report, (messages.Returned, messages.Raised)):
             self._busy.discard(member.rank)
         self._idle_since = time.monotonic()
-        self._send_lines(member, member.drain())
+        self._send_rest(member)
         self._send(report)
 
     def _forward_lines(self, member: RankHandle, reader: LineReader) -> None:
         self._send_lines(member, reader.read())
         if reader.closed:
-            self._forget(reader.pipe)
+            self._handlers.pop(reader.pipe, None)
 
     def _show_unfinished(self) -> None:
         """Forward the ranks' unfinished lines: a progress bar is overwritten for minutes before its line ends."""
@@ -174,9 +176,9 @@ class Supervisor:
         with contextlib.suppress(OSError):
             while member.control in self._handlers and member.control.poll(0):
                 self._forward_report(member)
-        self._send_lines(member, member.drain())
+        self._send_rest(member)
         for pipe in (member.control, *(reader.pipe for reader in member.readers)):
-            self._forget(pipe)
+            self._handlers.pop(pipe, None)
         self._busy.discard(member.rank)
         self._idle_since = time.monotonic()
         self._send(messages.Died(member.rank, exitcode, member.stack(), at=self._clock()))
@@ -189,8 +191,8 @@ class Supervisor:
             del self._unanswered[member.rank]
             if not member.alive:
                 continue
-            where = Where("stopped")
-            if not member.is_stopped():
+            where = Where("stopped")  # neither it nor its faulthandler can answer
+            if stat(f"/proc/{member.pid}")[:1] not in (["T"], ["t"]):
                 if hasattr(signal, "SIGUSR1"):
                     os.kill(member.pid, signal.SIGUSR1)
                     time.sleep(TICK)
@@ -215,13 +217,14 @@ class Supervisor:
         if lines:
             self._send(messages.Lines(member.rank, lines))
 
+    def _send_rest(self, member: RankHandle) -> None:
+        """Forward every line that the rank has printed and that we have not read yet."""
+        self._send_lines(member, [line for reader in member.readers for line in reader.read_all()])
+
     def _send_to_all(self, order: Any) -> None:
         for member in self.team:
             with contextlib.suppress(OSError):
                 member.control.send(order)
-
-    def _forget(self, readable: Any) -> None:
-        self._handlers.pop(readable, None)
 
 
 def _end(team: list[RankHandle]) -> None:
@@ -230,15 +233,91 @@ def _end(team: list[RankHandle]) -> None:
         member.kill()
     for member in team:
         member.process.join()
-    while children := _children():
-        for child in children:
+    while orphans := children(os.getpid()):
+        for orphan in orphans:
             with contextlib.suppress(OSError):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                os.kill(orphan, signal.SIGKILL)
+                os.waitpid(orphan, 0)
 
 
-def _children() -> list[int]:
-    try:
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-    except OSError:
-        return []
+class RankHandle:
+    """One rank, as its supervisor sees it: a process, its pipes, and the lines that arrive on them."""
+
+    def __init__(self, number: int, spec: messages.LaunchSpec, folder: str, context: Any) -> None:
+        self.rank = number
+        self.dump = Path(folder, f"stack.{number}")
+        self.alive = True
+        self.control, control = context.Pipe()
+        stdout_reader, stdout = context.Pipe(duplex=False)
+        stderr_reader, stderr = context.Pipe(duplex=False)
+        rank_pipes = (control, stdout, stderr)
+        self.process = context.Process(target=rank.main, args=(number, spec, folder, *rank_pipes))
+        self.process.start()
+        self.pid: int = self.process.pid
+        for pipe in rank_pipes:
+            pipe.close()
+        self.readers = [LineReader(stdout_reader), LineReader(stderr_reader)]
+
+    def exitcode(self) -> int | None:
+        """Return the rank's exit code, or None if it is running. Does not reap it: a zombie's pid is not reused."""
+        if not hasattr(os, "waitid"):
+            return self.process.exitcode
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def stack(self) -> list[Frame]:
+        """Return the stack that `faulthandler` last dumped for this rank."""
+        return stack_of_dump(self.dump.read_text(errors="replace")) if self.dump.exists() else []
+
+    def kill(self) -> None:
+        """End the rank and every process in its group."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self.process.kill()
+
+
+class LineReader:
+    """Splits what arrives on a pipe into whole lines. Bytes that are not UTF-8 become escapes such as `\\xff`."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.closed = False
+        self._rest = b""
+        if sys.platform != "win32":
+            os.set_blocking(pipe.fileno(), False)
+
+    def read(self) -> list[str]:
+        """Read a chunk and return the lines that it completes. Never blocks."""
+        *whole, self._rest = (self._rest + self._chunk()).split(b"\n")
+        return [_text(line) for line in whole]
+
+    def read_all(self) -> list[str]:
+        """Return all lines in the pipe, including a last line without a newline."""
+        while chunk := self._chunk():
+            self._rest += chunk
+        data, self._rest = self._rest.removesuffix(b"\n"), b""
+        return [_text(line) for line in data.split(b"\n")] if data else []
+
+    def unfinished(self) -> str:
+        """Return the current unfinished line, as a terminal would show it now."""
+        return _text(self._rest[-MAX_UNFINISHED:])
+
+    def _chunk(self) -> bytes:
+        try:
+            if sys.platform == "win32":
+                return self.pipe.recv_bytes() if self.pipe.poll() else b""
+            data = os.read(self.pipe.fileno(), CHUNK)
+        except BlockingIOError:
+            return b""
+        except (EOFError, OSError):
+            data = b""
+        self.closed = not data
+        return data
+
+
+def _text(line: bytes) -> str:
+    """Return a line as a terminal would show it: a progress bar's `\\r` overwrites what came before."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", errors="backslashreplace")
