@@ -1,13 +1,9 @@
-"""The `course` command, also available as `python -m course_lib` and under torchrun.
+"""The `course` command, also available as `python -m course_lib` and under torchrun."""
 
-Importing what it needs takes a while, so Ctrl-C must end it cleanly before anything else is imported.
-"""
+from course_lib.interrupt import exiting_on_interrupt
 
-from course_lib import interrupt
-
-interrupt.exit_while_importing()
-
-from course_lib.cli import command  # noqa: E402
+with exiting_on_interrupt():  # importing what it needs takes a while
+    from course_lib.cli import command
 
 if __name__ == "__main__":
     command()

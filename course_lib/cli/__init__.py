@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from course_lib import interrupt
 from course_lib.cli import desk, grading, teaching, training
 from course_lib.cli.arguments import Parser, complain, status_of
 from course_lib.launchers.torchrun import leave
@@ -33,7 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The status is 0 on success, 1 on failure, 2 for bad arguments, 75 for a stopped job that can be resumed, and 130
     after Ctrl-C. The library's own errors are sentences for you; any other error is a bug, and raised.
     """
-    interrupt.raise_again()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # we print file names, which may contain any bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import linecache
 import symtable
 from collections.abc import Mapping
@@ -65,29 +66,6 @@ def source_entry(code: str, name: str) -> tuple:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a rank's last expression looks like, and the value itself if it is small and can be sent."""
-
-    text: str | None = None
-    packed: bytes | None = None
-
-
-def show(value: Any) -> Shown:
-    """Return how a value looks on this rank, and its pickled form if that is at most a megabyte."""
-    if value is None:
-        return Shown()
-    text = repr(value)
-    text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."
-    if hasattr(value, "state_dict") or getattr(value, "nbytes", 0) > MAX_BYTES:
-        return Shown(text)
-    try:
-        packed = pickling.pack_value(value)
-    except pickling.CannotSend:
-        return Shown(text)
-    return Shown(text, packed if len(packed) <= MAX_BYTES else None)
-
-
-@dataclass(frozen=True)
 class OnRank:
     """A stand-in for a value that is too large to send at once, or cannot be sent. `team.pull("_")` asks for it."""
 
@@ -95,6 +73,33 @@ class OnRank:
 
     def __repr__(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a rank's last expression looks like, and the value itself if it is small and can be sent."""
+
+    text: str | None = None
+    packed: bytes | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value that the rank has sent, or its stand-in."""
+        if self.text is None:
+            return None
+        return OnRank(self.text) if self.packed is None else pickling.unpack(self.packed)
+
+
+def show(value: Any) -> Shown:
+    """Return how a value looks on this rank, and its pickled form if that is at most a megabyte."""
+    if value is None:
+        return Shown()
+    text, packed = repr(value), None
+    text = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} ..."
+    if not hasattr(value, "state_dict") and getattr(value, "nbytes", 0) <= MAX_BYTES:
+        with contextlib.suppress(pickling.CannotSend):
+            packed = pickling.pack_value(value)
+    return Shown(text, packed if packed and len(packed) <= MAX_BYTES else None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,21 +115,12 @@ class CellRun(Run):
         return side_by_side(self.texts) if self.texts else f"CellRun of {len(self)} ranks, without a value"
 
 
-def unpack_shown(shown: Shown | None) -> Any:
-    """Return the value that a rank has sent, or its stand-in."""
-    if shown is None or shown.text is None:
-        return None
-    return OnRank(shown.text) if shown.packed is None else pickling.unpack(shown.packed)
-
-
 def side_by_side(texts: Mapping[int, str]) -> str:
     """Return the ranks' texts: one line per rank, or columns if a text has several lines and they fit."""
-    heads = {rank: f"rank {rank}" for rank in texts}
-    blocks = {rank: text.splitlines() or [""] for rank, text in sorted(texts.items())}
-    width = max(map(len, heads.values()))
-    if all(len(lines) == 1 for lines in blocks.values()):
-        return "\n".join(f"{heads[rank]:<{width}}  {lines[0]}" for rank, lines in blocks.items())
-    columns = [[heads[rank], *lines] for rank, lines in blocks.items()]
+    columns = [[f"rank {rank}", *(text.splitlines() or [""])] for rank, text in sorted(texts.items())]
+    if all(len(column) == 2 for column in columns):
+        width = max(len(head) for head, _ in columns)
+        return "\n".join(f"{head:<{width}}  {line}" for head, line in columns)
     widths = [max(map(len, column)) for column in columns]
     if sum(widths) + 3 * (len(widths) - 1) > MAX_WIDTH:
         return "\n".join("\n".join(column) for column in columns)

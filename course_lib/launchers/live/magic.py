@@ -12,7 +12,6 @@ The ranks are the notebook's `team`, a variable like any other: `team[2]["loss"]
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from IPython.core.error import UsageError
@@ -26,19 +25,12 @@ from course_lib.launchers.local import warm_up
 USAGE = "write %%ranks 4 for all four ranks, %%ranks 1,3 or %%ranks 0-2 for some, %%rank 2 for one; --timeout 300"
 
 
-@dataclass(frozen=True)
-class MagicArguments:
-    """The arguments of `%%ranks`: how many ranks to start, or which of them run the cell, and for how long."""
-
-    count: int | None = None
-    chosen: tuple[int, ...] | None = None
-    timeout: float | Literal["team"] | None = "team"
+Timeout = float | Literal["team"] | None
 
 
-def parse_line(line: str) -> MagicArguments:
-    """Parse the line's arguments. Raises UsageError with advice."""
-    words = line.split()
-    timeout: float | Literal["team"] | None = "team"
+def parse_line(line: str) -> tuple[int | None, list[int] | None, Timeout]:
+    """Return how many ranks to start, or which of them run the cell, and the timeout. Raises UsageError with advice."""
+    words, timeout = line.split(), "team"
     if "--timeout" in words[:-1]:
         at = words.index("--timeout")
         seconds = words[at + 1]
@@ -51,10 +43,10 @@ def parse_line(line: str) -> MagicArguments:
     if not re.fullmatch(r"|\d+|\d+(-\d+)?(,\d+(-\d+)?)*,?", text):
         raise UsageError(f"%%ranks {line}: {USAGE}")
     if text.isdigit():
-        return MagicArguments(count=int(text), timeout=timeout)
+        return int(text), None, timeout
     parts = [part.partition("-") for part in text.split(",") if part]
-    chosen = tuple(rank for low, _, high in parts for rank in range(int(low), int(high or low) + 1))
-    return MagicArguments(chosen=chosen or None, timeout=timeout)
+    chosen = [rank for low, _, high in parts for rank in range(int(low), int(high or low) + 1)]
+    return None, chosen or None, timeout
 
 
 @magics_class
@@ -68,8 +60,8 @@ class RanksMagics(Magics):
         """Run the cell on live ranks, and show its last expression for each. Without a cell, show the team."""
         if cell is None:
             return self._run_command(line.strip())
-        arguments = parse_line(line)
-        team, count = self._existing_team(), arguments.count
+        count, chosen, timeout = parse_line(line)
+        team = self._existing_team()
         if team is None and count is not None:
             self.shell.user_ns["team"] = ranks(count)
         elif team is not None and count not in (None, len(team)):
@@ -77,18 +69,15 @@ class RanksMagics(Magics):
                 f"%%ranks {count}: this team has {len(team)} ranks. %%rank {count} runs the cell on rank {count}; "
                 "for another number of ranks, close these first: %ranks close"
             )
-        return self._run_cell(f"%%ranks {line}", cell, arguments.chosen, arguments.timeout)
+        return self._run_cell(f"%%ranks {line}", cell, chosen, timeout)
 
     @cell_magic("rank")
     def rank(self, line: str, cell: str) -> CellRun | None:
         """Run the cell on one live rank, or on a few of them."""
-        arguments = parse_line(line)
-        chosen = arguments.chosen if arguments.count is None else (arguments.count,)
-        return self._run_cell(f"%%rank {line}", cell, chosen, arguments.timeout)
+        only, chosen, timeout = parse_line(line)
+        return self._run_cell(f"%%rank {line}", cell, chosen if only is None else [only], timeout)
 
-    def _run_cell(
-        self, first: str, cell: str, chosen: tuple[int, ...] | None, timeout: float | Literal["team"] | None
-    ) -> CellRun | None:
+    def _run_cell(self, first: str, cell: str, chosen: list[int] | None, timeout: Timeout) -> CellRun | None:
         team = self._existing_team()
         if team is None:
             raise UsageError("there are no ranks yet: %%ranks 4 starts four")

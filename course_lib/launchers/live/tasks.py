@@ -25,6 +25,7 @@ from course_lib.launchers import private_doors
 from course_lib.launchers.live import cell
 from course_lib.launchers.process import messages, pickling
 from course_lib.launchers.process.joining import A_DAY, join_process_group
+from course_lib.launchers.process.lifetime import value_of
 from course_lib.launchers.process.rank import RankProcess, store_file
 
 PREDEFINED = frozenset({"rank", "world_size", "device", "dist", "torch"})  # names that every rank starts with
@@ -50,14 +51,12 @@ class LiveRank:
         self.tasks: queue.SimpleQueue[messages.LiveTask | None] = queue.SimpleQueue()
         self._in_task = False
         self.left_batches = 0  # batches of messages over NCCL that were aborted
-        main = types.ModuleType("__main__")
-        sys.modules["__main__"] = main
+        sys.modules["__main__"] = main = types.ModuleType("__main__")
         self.names: dict[str, Any] = vars(main)
         self.names |= {"rank": process.rank, "world_size": dist.get_world_size(), "device": machine.device()}
         self.names |= {"dist": dist, "torch": torch}
         process.obey = self._obey
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._leave_task)
+        signal.signal(signal.SIGINT, self._leave_task)
 
     def run(self, task: messages.LiveTask) -> None:
         """Run a task, and report its value or its error."""
@@ -67,12 +66,8 @@ class LiveRank:
             try:
                 self._in_task = True  # SIGINT has an effect only in here
                 call, (ranks, *arguments), _ = pickling.unpack(task.call)
-                value = call(self, *arguments) if self.process.rank in ranks else None
+                value = value_of(call, self, *arguments) if self.process.rank in ranks else None
                 machine.wait_for_gpu()
-            except SystemExit as leaving:
-                if leaving.code not in (None, 0):
-                    raise
-                value = None
             finally:
                 self._in_task = False
             names = sorted(name for name in self.names if not name.startswith("_"))
@@ -127,8 +122,8 @@ def report_names(rank: LiveRank) -> None:
     """Do no work: every task reports the names on its rank anyway."""
 
 
-def rejoin(rank: LiveRank, generation: int) -> list[str]:
-    """Make a new process group with all ranks. Returns the names of variables that still hold an old one.
+def rejoin(rank: LiveRank, generation: int) -> None:
+    """Make a new process group with all ranks.
 
     Groups that the previous call destroyed are freed only now, when their threads have nothing left to do. Freeing a
     group holds the GIL, and a thread that still had work to release would need it.
@@ -150,21 +145,6 @@ def rejoin(rank: LiveRank, generation: int) -> list[str]:
     for _ in range(rank.left_batches):
         private_doors.leave_nccl_group()
     rank.left_batches = 0
-    return [name for name, value in rank.names.items() if not name.startswith("_") and _holds_group(value)]
-
-
-def _holds_group(value: Any) -> bool:
-    """Return whether a value is a process group, a model wrapper or mesh that holds one, or has one in an attribute."""
-    import torch.distributed as dist
-
-    kinds = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel", "DeviceMesh"}
-    candidates = [value]
-    if hasattr(value, "__dict__") and not isinstance(value, (type, types.ModuleType)):
-        candidates += vars(value).values()
-    return any(
-        isinstance(candidate, dist.ProcessGroup) or {c.__name__ for c in type(candidate).__mro__} & kinds
-        for candidate in candidates
-    )
 
 
 def abort_groups() -> None:
@@ -173,11 +153,9 @@ def abort_groups() -> None:
     NCCL's backend can be aborted. gloo's cannot, but it notices when a connection is shut down, so we shut down those
     that this process has accepted. The ranks at the other ends notice, too.
     """
-    import torch
-
     for group in private_doors.process_groups():
         with contextlib.suppress(Exception):
-            backend = private_doors.backend_of(group, torch.device("cuda"))
+            backend = private_doors.backend_of(group, sys.modules["torch"].device("cuda"))
             if "nccl" in type(backend).__name__.lower():
                 backend.abort()
     listening_ports = {sock.getsockname()[1] for sock in machine.internet_sockets() if machine.is_listening(sock)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import queue
 import sys
 import threading
 import time
@@ -19,28 +20,30 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from course_lib.launchers import local
-from course_lib.launchers.diagnosis.errors import Interrupted, LaunchError, name_ranks
-from course_lib.launchers.diagnosis.stacks import cell_sources
+from course_lib.launchers.diagnosis.deadlock import ANSWER
+from course_lib.launchers.diagnosis.errors import CONSEQUENCE, Interrupted, LaunchError, name_ranks
+from course_lib.launchers.diagnosis.record import RankRecord
+from course_lib.launchers.diagnosis.stacks import Where, cell_sources
 from course_lib.launchers.live import tasks
-from course_lib.launchers.live.cell import CellRun, Shown, names_in, source_entry, unpack_shown
-from course_lib.launchers.live.recovery import OrderQueue, leave_task
+from course_lib.launchers.live.cell import CellRun, Shown, names_in, source_entry
 from course_lib.launchers.process import messages, pickling
-from course_lib.launchers.process.blame import CONSEQUENCE
 from course_lib.launchers.process.listener import Listener
 from course_lib.launchers.process.patience import WallTime
 from course_lib.launchers.run import Run
 from course_lib.words import counted
 
 HOUR = 3600.0
+LEAVE_WITHIN = 5.0  # seconds that a rank may take to leave a task; Python code takes milliseconds
+SETTLE_WITHIN = 0.2  # seconds for a collective that all ranks have joined to end
+ASK_AGAIN = 0.5  # seconds between two interrupts: code may catch the first one
 REMADE = (
     "The process group was aborted and recreated; all variables are kept. Anything that holds the old group must be "
-    "recreated, too: a model wrapped in DistributedDataParallel or FSDP, a group from new_group, a device mesh"
+    "recreated, too: a model wrapped in DistributedDataParallel or FSDP, a group from new_group, a device mesh."
 )
 OLD_GROUP = "A closed connection usually belongs to a group from before the process group was last recreated. "
 RESTARTED = "All ranks were restarted, so their variables are lost; the next cell runs on the new ranks."
 LOST = "The team is closed, and the variables of its ranks are lost: team.restart() starts new ones."
 RESTART_AFTER = (0, 2, 4)  # seconds: after a process is killed, ranks that share its GPU may find it busy for a while
-CLOSED = "this team is closed: ranks({}) starts a new one"
 
 
 def ranks(count: int, *, timeout: float | None = 60.0, seed: int | None = None, idle: float | None = HOUR) -> Team:
@@ -109,13 +112,18 @@ class Team:
         chosen = self._ranks(ranks)
         file = file or f"<ranks {self._task + 1}>"
         linecache.cache[file] = source_entry(code, file)
-        packed_names = self._missing(code, file, chosen, vars(sys.modules["__main__"]) if names is None else names)
+        on_all = set.intersection(*(set(self.names.get(rank, tasks.PREDEFINED)) for rank in chosen))
+        here = vars(sys.modules["__main__"]) if names is None else names
+        missing = [name for name in names_in(code, file) if name in here and name not in on_all]
+        packed_names = pickling.pack_names({name: here[name] for name in missing})
+        if missing:
+            print(f"[team] sent from the notebook: {', '.join(missing)}")
         sources = {name: entry for name, entry in cell_sources().items() if name not in self._sources}
         self._sources |= sources.keys()
         run = self._call(tasks.run_cell, chosen, packed_names, code, file, sources, timeout=limit)
-        shown: dict[int, Shown] = {rank: run[rank] for rank in chosen}
-        values = tuple(unpack_shown(shown.get(rank)) for rank in range(len(self)))
-        texts = {rank: value.text for rank, value in shown.items() if value.text is not None}
+        shown: list[Shown] = [run[rank] or Shown() for rank in range(len(self))]  # None: it did not run the cell
+        values = tuple(each.value for each in shown)
+        texts = {rank: each.text for rank, each in enumerate(shown) if each.text is not None}
         self.last = CellRun(**{**vars(run), "values": values, "texts": MappingProxyType(texts)})
         return self.last
 
@@ -149,9 +157,8 @@ class Team:
     def _start(self) -> None:
         self.names, self._sources, self._generation = {}, set(), 0
         stack = contextlib.ExitStack()
-        self._channel = OrderQueue(
-            stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources())))[0]
-        )
+        channel, _ = stack.enter_context(local.supervisor_of(replace(self._spec, sources=cell_sources())))
+        self._channel = OrderQueue(channel)
         stack.callback(self._channel.close, messages.DISMISS)
         self._finalizer = weakref.finalize(self, stack.close)
         try:
@@ -163,20 +170,26 @@ class Team:
 
     def _ranks(self, ranks: int | Iterable[int] | None) -> list[int]:
         """Return the given ranks in order, or all ranks. Raises if one does not exist."""
-        if ranks is None:
-            return list(range(len(self)))
-        chosen = [ranks] if isinstance(ranks, int) else list(ranks)
-        wrong = [rank for rank in chosen if not isinstance(rank, int) or not -len(self) <= rank < len(self)]
-        if wrong or not chosen:
+        all_ranks = range(len(self))
+        chosen = list(all_ranks) if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
+        if not chosen or any(not isinstance(rank, int) or not -len(self) <= rank < len(self) for rank in chosen):
             raise IndexError(f"ranks={ranks!r}: this team has the ranks 0 to {len(self) - 1}")
-        return sorted({range(len(self))[rank] for rank in chosen})
+        return sorted({all_ranks[rank] for rank in chosen})
 
     def _call(self, call: Any, chosen: list[int], *arguments: Any, timeout: float | None = None) -> Run:
         """Run this call on the chosen ranks, and return the run. If it fails, the ranks can still run another cell."""
         if not self._busy.acquire(blocking=False):
             raise LaunchError("the team is busy with another cell: wait for it, or interrupt it")
         try:
-            self._check()
+            if self.is_closed:
+                raise LaunchError(f"this team is closed: ranks({len(self)}) starts a new one")
+            with contextlib.suppress(LaunchError):
+                self._listener.listen(WallTime(0.0), until=lambda: False)  # the messages since the last task
+            if self._listener.trouble:
+                self.close()
+                raise LaunchError(self._listener.trouble)
+            if ended := sorted(self._listener.ended):
+                raise LaunchError(f"{name_ranks(ended)} ended after the last cell. {self._replace_all()}")
             listener = self._send(call, chosen, *arguments, timeout=timeout)
             try:
                 return self._store_names(listener.result())
@@ -186,18 +199,6 @@ class Team:
                 raise
         finally:
             self._busy.release()
-
-    def _check(self) -> None:
-        """Raise if the team is closed, or if a rank has ended since the last cell."""
-        if self.is_closed:
-            raise LaunchError(CLOSED.format(len(self)))
-        with contextlib.suppress(LaunchError):
-            self._listener.listen(WallTime(0.0), until=lambda: False)  # the messages since the last task
-        if self._listener.trouble:
-            self.close()
-            raise LaunchError(self._listener.trouble)
-        if ended := sorted(self._listener.ended):
-            raise LaunchError(f"{name_ranks(ended)} ended after the last cell. {self._replace_all()}")
 
     def _send(self, call: Any, chosen: Sequence[int], *arguments: Any, timeout: float | None = None) -> Listener:
         """Send a call to the ranks, and return its listener."""
@@ -217,10 +218,14 @@ class Team:
         with contextlib.suppress(LaunchError):  # a rank may end meanwhile, or the supervisor: then we start new ones
             in_step = not (listener.ended or listener.trouble) and leave_task(listener)
             if not (listener.ended or listener.trouble or listener.busy()):
-                if not in_step:
-                    return self._rejoin(listener)
-                self._store_names(self._send(tasks.report_names, range(len(self))).result())
-                return ""
+                if in_step:
+                    self._store_names(self._send(tasks.report_names, range(len(self))).result())
+                    return ""
+                closed = listener.raised and all(CONSEQUENCE.search(report.text) for report in listener.raised)
+                old_group_was_used = OLD_GROUP if self._generation and closed else ""
+                self._generation += 1
+                self._store_names(self._send(tasks.rejoin, range(len(self)), self._generation).result())
+                return old_group_was_used + REMADE
         if listener.trouble:
             self.close()
             return LOST
@@ -234,24 +239,6 @@ class Team:
                 self.restart()
                 return RESTARTED
         return LOST
-
-    def _rejoin(self, listener: Listener) -> str:
-        """Replace the process group, and return what that means for variables that hold the old one."""
-        closed = listener.raised and all(CONSEQUENCE.search(report.text) for report in listener.raised)
-        old_group_was_used = OLD_GROUP if self._generation and closed else ""
-        self._generation += 1
-        run = self._store_names(self._send(tasks.rejoin, range(len(self)), self._generation).result())
-        held = ", ".join(sorted({name for names in run for name in names}))
-        return f"{old_group_was_used}{REMADE}{f': here, {held}' if held else ''}."
-
-    def _missing(self, code: str, file: str, chosen: list[int], namespace: Mapping[str, Any]) -> bytes:
-        """Pack the notebook's values for names that the cell uses and that a rank lacks, and print the names."""
-        on_all = set.intersection(*(set(self.names.get(rank, tasks.PREDEFINED)) for rank in chosen))
-        missing = [name for name in names_in(code, file) if name in namespace and name not in on_all]
-        packed = pickling.pack_names({name: namespace[name] for name in missing})
-        if missing:
-            print(f"[team] sent from the notebook: {', '.join(missing)}")
-        return packed
 
 
 class OneRank:
@@ -272,3 +259,66 @@ class OneRank:
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {len(self.team)}: {', '.join(sorted(self.team.names.get(self.rank, ())))}"
+
+
+class OrderQueue:
+    """A channel that sends from a thread: a supervisor that waits for us to read what ranks print reads no order."""
+
+    def __init__(self, channel: messages.SupervisorChannel) -> None:
+        self.channel, self.recv, self.poll = channel, channel.recv, channel.poll
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._send_all, daemon=True, name="course_lib sends")
+        self._thread.start()
+
+    def send(self, order: Any) -> None:
+        self._orders.put(order)
+
+    def close(self, last: Any) -> None:
+        """Send a last order, and wait until it has been sent."""
+        self._orders.put(last)
+        self._orders.put(None)
+        if self._thread is not threading.current_thread():  # garbage collection may run this in any thread
+            self._thread.join(LEAVE_WITHIN)
+
+    def _send_all(self) -> None:
+        while (order := self._orders.get()) is not None:
+            try:
+                self.channel.send(order)
+            except OSError:
+                return  # the supervisor is gone: whoever listens finds out
+
+
+def leave_task(listener: Listener) -> bool:
+    """Make every rank leave its task, and return whether the ranks can go on with the same process group.
+
+    Ranks that compute are interrupted as if by Ctrl-C. If a rank waits for others, the process group is aborted. Those
+    that cannot leave are still `busy()` afterwards.
+    """
+    if listener.busy() and not listener.deadlock:
+        # A rank that sends while others abort the process group may be lost: if the send fails immediately, gloo
+        # forgets it, but waits for it forever. So first, those that cannot leave must reach the call they wait in.
+        listener.send(messages.Interrupt(abort=False))
+        listener.ask_where()  # a rank that answers has been interrupted, and starts no further call
+        listener.listen(WallTime(SETTLE_WITHIN), until=lambda: not listener.busy())
+    abort = any(listener.located.get(rank, Where("waiting")).doing == "waiting" for rank in listener.busy())
+    aborted, until = False, time.monotonic() + LEAVE_WITHIN
+    while listener.busy() and time.monotonic() < until:
+        listener.send(messages.Interrupt(abort))
+        listener.listen(WallTime(ASK_AGAIN), until=lambda: not listener.busy())
+        aborted, abort = aborted or abort, True
+    return not aborted and in_step({r.rank: r.record for r in (*listener.returned.values(), *listener.raised)})
+
+
+def in_step(records: dict[int, RankRecord]) -> bool:
+    """Return whether the ranks' next collectives and messages will match: all of them have started as many."""
+    for group in {group for record in records.values() for group in record.begun}:
+        counts = {record.begun[group] for record in records.values() if group in record.begun}
+        is_world = group.split("/")[1].partition(" ")[0] in ("", "0", "default_pg")
+        if len(counts) > 1 or (is_world and any(group not in record.begun for record in records.values())):
+            return False
+    sent = {(rank, line): count for rank, record in records.items() for line, count in record.sent.items()}
+    return all(
+        sent.get((peer, (ANSWER[kind], group, rank, tag)), 0) == count
+        for (rank, (kind, group, peer, tag)), count in sent.items()
+        if peer in records
+    )
