@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from datetime import timedelta
 
-import numpy
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, device, launch, trace
+from course_lib import CollectivesDiffer, LaunchError, RankDied, RankFailed, device, launch, trace
 from course_lib.launchers import local
 from course_lib.launchers.diagnosis import flight_recorder
 from course_lib.launchers.diagnosis.record import RankRecord
@@ -61,13 +60,6 @@ def test_a_tensor_that_requires_grad_travels_both_ways():
     assert run[0][1].requires_grad
 
 
-@pytest.mark.slow
-def test_two_hundred_megabytes_travel_both_ways():
-    x = torch.arange(50_000_000, dtype=torch.float32)
-    run = launch(lambda y: y + 1, x, ranks=1)
-    assert torch.equal(run[0], x + 1)
-
-
 def test_an_instance_of_a_local_class_comes_back_as_the_same_class():
     class Metric:
         def __init__(self, value):
@@ -83,11 +75,6 @@ def test_ranks_see_the_environment_and_folder_of_now(monkeypatch, tmp_path):
     monkeypatch.setenv("COURSE_TEST_COLOUR", "green")
     monkeypatch.chdir(tmp_path)
     assert launch(lambda: (os.environ["COURSE_TEST_COLOUR"], os.getcwd()), ranks=1)[0] == ("green", str(tmp_path))
-
-
-def test_ranks_do_not_share_one_random_stream():
-    run = launch(lambda: (random.random(), numpy.random.rand()), ranks=3)
-    assert len({value for pair in run for value in pair}) == 6
 
 
 def test_lines_are_tagged_and_printed_here(capsys):
@@ -185,8 +172,8 @@ def test_a_failed_launch_keeps_output_and_spans():
     assert [span.name for span in caught.value.spans] == ["forward"]
 
 
-def test_timeout_none_waits():
-    assert list(launch(lambda: time.sleep(1.2) or 1, ranks=2, timeout=None)) == [1, 1]
+def test_a_rank_can_be_interrupted_though_its_server_is_not():
+    assert not launch(lambda: signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, set()), ranks=1)[0]
 
 
 @pytest.mark.slow
@@ -202,20 +189,6 @@ def test_where_there_is_no_fork_ranks_are_spawned(monkeypatch):
     run = launch(work, ranks=2)
     assert list(run) == [1, 1]
     assert sorted(run.output) == [(0, "hello"), (1, "hello")]
-
-
-@pytest.mark.slow
-def test_spawned_ranks_fail_and_hang_as_forked_ones_do(monkeypatch):
-    monkeypatch.setenv("COURSE_LIB_START_METHOD", "spawn")
-
-    def hang():
-        if dist.get_rank() == 0:
-            dist.barrier()
-
-    with pytest.raises(RanksStuck) as caught:
-        launch(hang, ranks=2, timeout=1)
-    assert caught.value.where[0].collective == "barrier"
-    assert caught.value.odd == (1,)
 
 
 def test_collectives_that_may_be_uneven_are_not_accused():
@@ -355,28 +328,6 @@ def test_pytorchs_own_comparison_is_not_taken_for_the_learners_calls(monkeypatch
     assert list(launch(work, ranks=3)) == [100] * 3
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
     assert list(launch(work, ranks=3)) == [0] * 3
-
-
-def uneven_batches_in_join():
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.LSTM(2, 3))
-    with model.join():
-        for _ in range(2 + dist.get_rank()):
-            model(torch.ones(4, 1, 2))[0].sum().backward()
-
-
-def sharded_parameters():
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    lstm = torch.nn.LSTM(4, 5)
-    fully_shard(lstm, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
-    lstm(torch.ones(3, 2, 4))[0].sum().backward()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="these groups are made for the CPU")
-@pytest.mark.parametrize("program", [uneven_batches_in_join, sharded_parameters])
-def test_the_librarys_own_collectives_are_not_accused(program):
-    assert list(launch(program, ranks=3)) == [None] * 3
 
 
 @pytest.mark.slow

@@ -38,10 +38,9 @@ except LaunchError as error:
 WORKS = "Run of {ranks} ranks: [{ranks}.0"
 
 
-def run(shell: str, folder: Path, *, ranks: int = 2, **environment: str) -> str:
+def run(shell: str, folder: Path, *, ranks: int = 2, program: str = PROGRAM, **environment: str) -> str:
     """What the program prints in a shell that first does something; it is `PYTHON program.py` there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "program.py").write_text(PROGRAM.format(ranks=ranks))
+    (folder / "program.py").write_text(program.format(ranks=ranks))
     root = str(Path(__file__).parents[2])
     known = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **environment}
     known.pop("PYTEST_CURRENT_TEST", None)
@@ -91,10 +90,6 @@ def test_too_few_processes_are_named():
     assert "launch fewer ranks" in str(caught.value)
 
 
-def test_a_folder_for_temporary_files_that_is_missing_is_not_needed(tmp_path):
-    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path, TMPDIR=str(tmp_path / "nowhere"))
-
-
 IN_A_NAMESPACE = pytest.mark.skipif(
     os.name != "posix" or os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare"
 )
@@ -112,45 +107,34 @@ def test_no_room_for_temporary_files_is_told(tmp_path):
     assert WORKS.format(ranks=2) in said or "temporary files" in said, said
 
 
-@IN_A_NAMESPACE
+def in_a_namespace(take_away: str) -> str:
+    return f"unshare -m bash -c '{{ {take_away}; }} 2>/dev/null; exec PYTHON program.py'"
+
+
+MISSING = {
+    "the folder for temporary files": "TMPDIR=$PWD/nowhere PYTHON program.py",
+    "a home": "HOME=$PWD/gone PYTHON program.py",
+    "a keyboard": "PYTHON program.py <&-",
+    "a short path": f"mkdir -p {'x' * 100}/{'y' * 100}; TMPDIR=$PWD/{'x' * 100}/{'y' * 100} PYTHON program.py",
+    "a plain path": "mkdir 'äöü 文'; cp program.py 'äöü 文'; cd 'äöü 文'; TMPDIR=$PWD PYTHON program.py",
+    "shared memory": in_a_namespace("umount /dev/shm || mount -t tmpfs -o ro none /dev/shm"),
+    "a name for loopback": in_a_namespace("echo > hosts; mount --bind hosts /etc/hosts"),
+    "a home to write to": in_a_namespace("mkdir h; mount -t tmpfs -o ro none h; export HOME=$PWD/h"),
+}
+
+
 @pytest.mark.parametrize(
-    "take_away",
-    [
-        pytest.param("umount /dev/shm || mount -t tmpfs -o ro none /dev/shm", id="no shared memory"),
-        pytest.param("echo > hosts; mount --bind hosts /etc/hosts", id="no name for loopback"),
-        pytest.param("mkdir h; mount -t tmpfs -o ro none h; export HOME=$PWD/h", id="home is read only"),
-    ],
+    "shell",
+    [pytest.param(shell, marks=IN_A_NAMESPACE if "unshare" in shell else ()) for shell in MISSING.values()],
+    ids=MISSING,
 )
-def test_what_a_launch_does_not_need_may_be_missing(tmp_path, take_away):
-    said = run(f"unshare -m bash -c '{{ {take_away}; }} 2>/dev/null; exec PYTHON program.py'", tmp_path)
+def test_what_a_launch_does_not_need_may_be_missing(tmp_path, shell):
+    said = run(shell, tmp_path)
     assert WORKS.format(ranks=2) in said, said
-
-
-def test_a_home_that_does_not_exist_is_not_needed(tmp_path):
-    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path, HOME=str(tmp_path / "gone"))
-
-
-def test_a_closed_keyboard_is_not_needed(tmp_path):
-    assert WORKS.format(ranks=2) in run("PYTHON program.py <&-", tmp_path)
 
 
 def test_a_closed_output_does_not_stop_a_launch(tmp_path):
     assert "Error" not in run("PYTHON program.py >&-", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["with spaces in it", "ein Ordner mit Umlauten äöü 文"])
-def test_any_name_of_a_folder_will_do(tmp_path, name):
-    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path / name)
-    temporary = tmp_path / f"{name} for temporary files"
-    temporary.mkdir()
-    assert WORKS.format(ranks=2) in run("PYTHON program.py", tmp_path / name, TMPDIR=str(temporary))
-
-
-def test_a_path_that_is_too_long_for_a_socket_will_do(tmp_path):
-    temporary = tmp_path / ("x" * 100) / ("y" * 100)
-    temporary.mkdir(parents=True)
-    said = run("PYTHON program.py", tmp_path, TMPDIR=str(temporary))
-    assert WORKS.format(ranks=2) in said, said
 
 
 def test_a_working_folder_that_is_gone_is_told(tmp_path):
@@ -167,11 +151,5 @@ def test_sixty_four_ranks_run_on_two_cores(tmp_path):
 
 def test_memory_that_is_short_ends_a_rank_and_not_the_supervisor(tmp_path):
     program = PROGRAM.replace("total = torch.ones(1)", "total = torch.ones(1); hog = bytearray(8 << 30)")
-    (tmp_path / "hog").mkdir()
-    (tmp_path / "hog" / "program.py").write_text(program.format(ranks=2))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = f"ulimit -v $((6 << 20)); exec {sys.executable} program.py"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path / "hog", env=environment, capture_output=True, text=True, timeout=500
-    )
-    assert "rank 0 raised MemoryError" in done.stdout, done.stdout + done.stderr
+    said = run("ulimit -v $((6 << 20)); exec PYTHON program.py", tmp_path, program=program)
+    assert "rank 0 raised MemoryError" in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
+from course_lib.launchers.process.patience import descendants
 from tests.conftest import PATIENCE, wait_until
 
 
@@ -92,6 +92,7 @@ def test_nothing_is_left_after_a_program_that_is_killed(tmp_path):
         shutil.rmtree(temporary)
 
 
+LAUNCHES = 200
 FAULTS = ("raise", "exit", "kill", "leave early", "other shape", "unpicklable", "bad argument")
 
 
@@ -113,41 +114,28 @@ def _work(fault: str) -> float:
     return total[0].item()
 
 
-def _descendants() -> set[int]:
-    """Every process below this one, however deep."""
-    found, unseen = set(), [os.getpid()]
-    while unseen:
-        pid = unseen.pop()
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                children = [int(child) for child in (task / "children").read_text().split()]
-                unseen += [child for child in children if child not in found]
-                found.update(children)
-    return found
-
-
-@pytest.mark.parametrize("launches", [pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_many_launches_leave_nothing_behind(launches, capfd, monkeypatch, tmp_path):
+def test_many_launches_leave_nothing_behind(capfd, monkeypatch, tmp_path):
     """One in ten fails, in some way or other. No process, folder, descriptor or memory may be left."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     draw = random.Random(0)
     launch(_work, "", ranks=2)
-    processes, descriptors = _descendants(), len(os.listdir("/proc/self/fd"))
+    processes, descriptors = set(descendants(os.getpid())), len(os.listdir("/proc/self/fd"))
     failed, memory = 0, []
-    for number in range(launches):
+    for number in range(LAUNCHES):
         fault = draw.choice(FAULTS) if number % 10 == 5 else ""
         try:
             launch(_work, fault, ranks=2, **({"timeout": -1} if fault == "bad argument" else {}))
             assert not fault
         except (LaunchError, ValueError, RankDied):
             failed += 1
-        if number % max(1, launches // 10) == 0:
+        if number % (LAUNCHES // 10) == 0:
             gc.collect()
             memory.append(_memory())
     capfd.readouterr()
-    assert failed == launches // 10
-    assert wait_until(lambda: _descendants() <= processes, PATIENCE)
+    assert failed == LAUNCHES // 10
+    assert wait_until(lambda: set(descendants(os.getpid())) <= processes, PATIENCE)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert not list(tmp_path.glob("course_lib-*"))
     assert memory[-1] - memory[len(memory) // 2] < 20 << 20, memory

@@ -7,9 +7,8 @@ import os
 
 import pytest
 
-from course_lib.launchers.diagnosis.errors import Interrupted, in_one_line
+from course_lib.launchers.diagnosis.errors import in_one_line
 from course_lib.launchers.diagnosis.stacks import Frame, Where
-from course_lib.launchers.process import listener
 from course_lib.launchers.process.progress_bar import LiveLine
 from course_lib.launchers.process.supervisor import LineReader
 
@@ -110,14 +109,6 @@ def test_a_launch_that_has_been_quiet_says_who_waits_where_and_an_interrupt_says
 
 
 @pytest.mark.slow
-def test_an_interrupt_of_a_launch_that_merely_computes_says_so(kernel):
-    request = kernel.start(SOON + "\ndef train():\n    while True: pass\nlaunch(train, ranks=2, timeout=None)")
-    kernel.finish(request, until="ranks 0 and 1: running")
-    kernel.manager.interrupt_kernel()
-    assert "rank 1  is running at Cell In[" in kernel.finish(request).message
-
-
-@pytest.mark.slow
 def test_a_bar_that_a_rank_draws_is_shown_as_it_moves(kernel):
     cell = kernel.run(A_BAR)
     moving = [shown for shown in cell.shown if "% of it" in shown]
@@ -125,15 +116,3 @@ def test_a_bar_that_a_rank_draws_is_shown_as_it_moves(kernel):
     assert all("[rank 0] " in shown for shown in moving)
     assert cell.shown[-1] == ""
     assert cell.text.endswith("[rank 0] all of it\n")
-
-
-def test_before_the_ranks_have_started_an_interrupt_has_no_table():
-    assert str(Interrupted("after 0.3 s, while the ranks were starting")) == (
-        "interrupted after 0.3 s, while the ranks were starting; all ranks were stopped"
-    )
-    assert str(Interrupted()) == "all ranks were stopped"
-
-
-@pytest.mark.parametrize("seconds", ["QUIET", "LOOK_EVERY"])
-def test_nobody_is_asked_all_the_time(seconds):
-    assert getattr(listener, seconds) >= 1.0

@@ -84,11 +84,11 @@ class CallLog:
             table.clear()
         self._first_generation, self._generations = generation, [time.time_ns()]
 
-    def record(self, wait_of: int | None = None, busy_elsewhere: bool = False) -> RankRecord:
+    def record(self, wait_of: int | None = None, alone: bool = True) -> RankRecord:
         """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
         wait = self._wait(calls, wait_of) if wait_of is not None else None
-        return RankRecord(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, not busy_elsewhere)
+        return RankRecord(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, alone)
 
     def calls(self) -> list[LoggedCall]:
         """Return the collectives this process has started, oldest first."""
@@ -161,9 +161,10 @@ class CallLog:
 
         If it has started, the GPU is waiting in it for other ranks. If not, the GPU is still busy with earlier work.
         """
-        first = next(iter(flight_recorder.on_gpu()), None)
-        if first is None:
+        operations = flight_recorder.on_gpu()
+        if not operations:
             return None, False
+        first = operations[0]
         name = next(iter(first.get("process_group", ("",))), "")
         group = f"{self._generation(first.get('time_created_ns', 0))}/{name}{NCCL}/0"
         ranks = self._members().get(group, ())
@@ -177,7 +178,7 @@ class CallLog:
         line = (op, group, other, 0)
         ahead = sum(
             flight_recorder.op_of(operation) == op and flight_recorder.peer_of(operation) == peer
-            for operation in flight_recorder.on_gpu()
+            for operation in operations
             if operation.get("pg_id") == first.get("pg_id")
         )
         return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), has_started

@@ -226,11 +226,9 @@ class RankProcess:
         wait = record.wait
         state = locate(stack, wait.op if wait else self.log.pending())
         if state.doing == "running":
-            wait = None
-            if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():  # its GPU may have NCCL work left
-                wait, has_started = self.log.gpu_wait()
-                if wait is not None:
-                    state = replace(state, doing="waiting" if has_started else "computing", collective=wait.op)
+            wait, has_started = self.log.gpu_wait()  # its GPU may have NCCL work left
+            if wait is not None:
+                state = replace(state, doing="waiting" if has_started else "computing", collective=wait.op)
         elif state.collective == "batch_isend_irecv" and (wait := self.log.latest_message()):
             state = replace(state, collective=wait.op)
         moved = before != self._position()
@@ -244,10 +242,9 @@ class RankProcess:
         return (id(frame), frame.f_lasti if frame else 0, self.log.moves)
 
     def _record(self, wait_of: int | None = None) -> RankRecord:
-        own_threads = (threading.main_thread(), self._answering)
-        others = [thread for thread in threading.enumerate() if thread not in own_threads]
-        busy = any(not type(thread).__module__.startswith("tqdm") for thread in others)
-        return self.log.record(wait_of, busy_elsewhere=busy)
+        others = set(threading.enumerate()) - {threading.main_thread(), self._answering}
+        alone = all(type(thread).__module__.startswith("tqdm") for thread in others)
+        return self.log.record(wait_of, alone)
 
     def _send(self, message: Any) -> None:
         with self._send_lock:

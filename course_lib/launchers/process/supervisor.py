@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
 import multiprocessing
 import os
 import shutil
@@ -85,12 +86,8 @@ class Supervisor:
         self.team: list[RankHandle] = []
         self.dismissed = False
         self._handlers: dict[Any, Callable[[], None]] = {notebook: self._obey}  # what to do when this can be read
-        self._unanswered: dict[int, float] = {}  # until when a rank that was asked where it is may take to answer
-        self._shown: dict[int, str] = {}  # each rank's unfinished line, as the notebook knows it
         self._show_at = 0.0
-        self._busy: set[int] = set()  # live ranks that work on a task
         self._idle_since = time.monotonic()
-        self._clock = time.time if spec.rendezvous else time.monotonic  # the one that all ranks share
 
     def start_ranks(self, folder: str, start_method: str) -> None:
         context = multiprocessing.get_context(start_method)
@@ -115,7 +112,8 @@ class Supervisor:
                 if member.alive and (exitcode := member.exitcode()) is not None:
                     self._report_death(member, exitcode)
             self._signal_unresponsive()
-            if self.spec.idle is not None and not self._busy and time.monotonic() - self._idle_since > self.spec.idle:
+            idle = 0.0 if any(member.busy for member in self.team) else time.monotonic() - self._idle_since
+            if self.spec.idle is not None and idle > self.spec.idle:
                 self._send(messages.SupervisorFailed(IDLE.format(self.spec.idle)))
                 self._dismiss()
 
@@ -127,14 +125,15 @@ class Supervisor:
             raise HungUp from error
         if order == messages.DISMISS:
             return self._dismiss()
-        running = [member for member in self.team if member.alive]
-        if order == messages.LOCATE:
-            self._unanswered = {member.rank: time.monotonic() + ANSWER_WITHIN for member in running}
-        elif isinstance(order, messages.LiveTask):
-            self._busy = {member.rank for member in running}
-        elif isinstance(order, messages.Interrupt) and hasattr(signal, "SIGCONT"):
-            for member in running:  # those that a signal has stopped could not react
-                with contextlib.suppress(OSError):
+        for member in self.team:
+            if not member.alive:
+                continue
+            if order == messages.LOCATE:
+                member.answers_by = time.monotonic() + ANSWER_WITHIN
+            elif isinstance(order, messages.LiveTask):
+                member.busy = True
+            elif isinstance(order, messages.Interrupt) and hasattr(signal, "SIGCONT"):
+                with contextlib.suppress(OSError):  # if a signal has stopped it, it could not react
                     os.kill(member.pid, signal.SIGCONT)
         self._idle_since = self._idle_since if order == messages.LOCATE else time.monotonic()
         self._send_to_all(messages.LOCATE if order == messages.LOOK else order)
@@ -146,15 +145,16 @@ class Supervisor:
             del self._handlers[member.control]
             return
         if isinstance(report, messages.Located):
-            self._unanswered.pop(member.rank, None)
+            member.answers_by = math.inf
         elif isinstance(report, (messages.Returned, messages.Raised)):
-            self._busy.discard(member.rank)
+            member.busy = False
         self._idle_since = time.monotonic()
         self._send_rest(member)
         self._send(report)
 
     def _forward_lines(self, member: RankHandle, reader: LineReader) -> None:
-        self._send_lines(member, reader.read())
+        if lines := reader.read():
+            self._send(messages.Lines(member.rank, lines))
         if reader.closed:
             self._handlers.pop(reader.pipe, None)
 
@@ -165,13 +165,13 @@ class Supervisor:
         self._show_at = time.monotonic() + SHOW_EVERY
         for member in self.team:
             text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
-            if text and text != self._shown.get(member.rank):
+            if text and text != member.shown:
                 self._send(messages.Unfinished(member.rank, text))
-            self._shown[member.rank] = text
+            member.shown = text
 
     def _report_death(self, member: RankHandle, exitcode: int) -> None:
         """Report everything that a rank has sent and printed, and then its death."""
-        member.alive = False
+        member.alive = member.busy = False
         member.kill()  # processes it left behind may hold its pipes
         with contextlib.suppress(OSError):
             while member.control in self._handlers and member.control.poll(0):
@@ -179,18 +179,16 @@ class Supervisor:
         self._send_rest(member)
         for pipe in (member.control, *(reader.pipe for reader in member.readers)):
             self._handlers.pop(pipe, None)
-        self._busy.discard(member.rank)
         self._idle_since = time.monotonic()
-        self._send(messages.Died(member.rank, exitcode, member.stack(), at=self._clock()))
+        at = time.time() if self.spec.rendezvous else time.monotonic()  # the clock that all ranks share
+        self._send(messages.Died(member.rank, exitcode, member.stack(), at))
 
     def _signal_unresponsive(self) -> None:
         """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
         for member in self.team:
-            if time.monotonic() < self._unanswered.get(member.rank, float("inf")):
+            if not member.alive or time.monotonic() < member.answers_by:
                 continue
-            del self._unanswered[member.rank]
-            if not member.alive:
-                continue
+            member.answers_by = math.inf
             where = Where("stopped")  # neither it nor its faulthandler can answer
             if stat(f"/proc/{member.pid}")[:1] not in (["T"], ["t"]):
                 if hasattr(signal, "SIGUSR1"):
@@ -213,13 +211,10 @@ class Supervisor:
         except OSError as error:
             raise HungUp from error
 
-    def _send_lines(self, member: RankHandle, lines: list[str]) -> None:
-        if lines:
-            self._send(messages.Lines(member.rank, lines))
-
     def _send_rest(self, member: RankHandle) -> None:
         """Forward every line that the rank has printed and that we have not read yet."""
-        self._send_lines(member, [line for reader in member.readers for line in reader.read_all()])
+        if lines := [line for reader in member.readers for line in reader.read_all()]:
+            self._send(messages.Lines(member.rank, lines))
 
     def _send_to_all(self, order: Any) -> None:
         for member in self.team:
@@ -247,6 +242,9 @@ class RankHandle:
         self.rank = number
         self.dump = Path(folder, f"stack.{number}")
         self.alive = True
+        self.busy = False  # with a task of live ranks
+        self.answers_by = math.inf  # if it was asked where it is
+        self.shown = ""  # its unfinished line, as the notebook knows it
         self.control, control = context.Pipe()
         stdout_reader, stdout = context.Pipe(duplex=False)
         stderr_reader, stderr = context.Pipe(duplex=False)
