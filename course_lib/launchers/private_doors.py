@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import sys
 import threading
 import traceback
@@ -151,30 +150,6 @@ def replace_in_torch(name: str, function: Callable) -> None:
 
     setattr(dist, name, function)
     setattr(distributed_c10d, name, function)
-
-
-def watch_waits(begin: Callable[[Any], None], end: Callable[[bool], None]) -> None:
-    """Call `begin(work)` before each `Work.wait` in this process, and `end(returned)` after it; False means it raised.
-
-    If it cannot be replaced, we don't know which of several `Work` objects a rank waits for.
-    """
-    import torch.distributed as dist
-
-    work_class: Any = dist.Work
-    wait = work_class.wait
-
-    @functools.wraps(wait)
-    def noted_wait(work: Any, *arguments: Any, **keywords: Any) -> Any:
-        begin(work)
-        returned = False
-        try:
-            result = wait(work, *arguments, **keywords)
-            returned = True
-            return result
-        finally:
-            end(returned)
-
-    work_class.wait = noted_wait
 
 
 def dispatch_mode() -> type[TorchDispatchMode]:

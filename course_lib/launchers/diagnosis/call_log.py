@@ -54,7 +54,7 @@ class CallLog:
             watch_calls(dist.ProcessGroup, name, lambda *call: call, functools.partial(self._after_collective, op))
         for name, kind in private_doors.SENDS.items():
             watch_calls(dist.ProcessGroup, name, functools.partial(self._before_message, kind), self._after_message)
-        private_doors.watch_waits(self._begin_wait, self._end_wait)
+        watch_calls(dist.Work, "wait", self._begin_wait, self._end_wait)
         _installed.append(self)
 
     def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
@@ -113,10 +113,6 @@ class CallLog:
     def _generation(self, created: int) -> int:
         """Return the number of the default group that existed at this time."""
         return self._first_generation + sum(group_created <= created for group_created in self._generations) - 1
-
-    def pending(self) -> str | None:
-        """Return the op of the newest collective that this process has started but not finished."""
-        return next((call.op for call in reversed(self.calls()) if not call.finished), None)
 
     def _call(self, group: str, entry: dict[str, Any]) -> LoggedCall:
         over_nccl, sizes = flight_recorder.is_nccl(entry), entry.get("input_sizes") or []
@@ -245,11 +241,11 @@ class CallLog:
             self._messages.remove(message)
             self._sent[message.line] -= 1
 
-    def _begin_wait(self, work: Any) -> None:
+    def _begin_wait(self, work: Any, _arguments: tuple, _keywords: Mapping[str, Any]) -> None:
         self.moves += 1
         self._waits[threading.get_ident()] = self._works.get(work)
 
-    def _end_wait(self, returned: bool) -> None:
+    def _end_wait(self, _call: None, _result: Any, returned: bool) -> None:
         wait, self._waits[threading.get_ident()] = self._waits.get(threading.get_ident()), None
         self.waits_so_far += returned
         if returned and wait is not None and wait.peer is None:
@@ -261,8 +257,8 @@ class CallLog:
 _installed: list[CallLog] = []
 
 
-def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable[[Any, Any, bool], None]) -> None:
-    """Before each call of a method, call `before(group, arguments, keywords)`; afterwards, pass its result to `after`.
+def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable[..., None]) -> None:
+    """Before each call of a method, call `before(self, arguments, keywords)`; afterwards, pass its result to `after`.
 
     `after` also gets the call's `Work`, which is None inside a batch, and whether the call returned rather than raised.
     """
@@ -271,12 +267,12 @@ def watch_calls(cls: Any, name: str, before: Callable[..., Any], after: Callable
         return
 
     @functools.wraps(method)
-    def logged(group: Any, *arguments: Any, **keywords: Any) -> Any:
+    def logged(owner: Any, *arguments: Any, **keywords: Any) -> Any:
         call, work, returned = None, None, False
         with contextlib.suppress(Exception):  # a call that we can't log must still work
-            call = before(group, arguments, keywords)
+            call = before(owner, arguments, keywords)
         try:
-            work = method(group, *arguments, **keywords)
+            work = method(owner, *arguments, **keywords)
             returned = True
             return work
         finally:

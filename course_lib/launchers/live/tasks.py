@@ -81,8 +81,7 @@ class LiveRank:
         if self._in_task:
             raise KeyboardInterrupt
 
-    def _obey(self, order: Any) -> None:
-        """Take an order, in the thread that answers the supervisor."""
+    def _obey(self, order: Any) -> None:  # in the thread that answers the supervisor
         if isinstance(order, messages.LiveTask):
             self.tasks.put(order)
         elif order == messages.DISMISS:

@@ -201,7 +201,6 @@ class Team:
             self._busy.release()
 
     def _send(self, call: Any, chosen: Sequence[int], *arguments: Any, timeout: float | None = None) -> Listener:
-        """Send a call to the ranks, and return its listener."""
         self._task += 1
         idle = set(range(len(self))) - set(chosen)
         self._listener = Listener(self._channel, len(self), timeout, task=self._task, idle=idle)

@@ -189,7 +189,6 @@ class Listener:
         return ""
 
     def _show_where(self) -> None:
-        """Show in one line where the ranks are."""
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
         self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {errors.in_one_line(self._states())}")
 

@@ -83,10 +83,8 @@ class Progress:
         mfu = "" if self.mfu is None else f", MFU {self.mfu:.1%}"
         return f"loss {self.loss:.4f}, {self.tokens_per_second:,.0f} tokens/s{mfu}"
 
-
-def in_words(progress: Progress) -> str:
-    """Return the progress as a line of text."""
-    return f"{progress.done} of {progress.total} updates, {progress.note}"
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} updates, {self.note}"
 
 
 def parse_report(line: str) -> Progress | None:
@@ -95,7 +93,7 @@ def parse_report(line: str) -> Progress | None:
         return None
     try:
         progress = Progress(**json.loads(line[len(MARK) :]))
-        in_words(progress)  # raises if a field has the wrong type
+        str(progress)  # raises if a field has the wrong type
         return progress
     except (ValueError, TypeError):
         return None
@@ -119,7 +117,7 @@ class ProgressBar:
         if not (in_a_notebook(self.stream) or self.stream.isatty()):
             if time.monotonic() - self._last_line >= LINE_EVERY:
                 self._last_line = time.monotonic()
-                print(in_words(progress), file=self.stream, flush=True)
+                print(progress, file=self.stream, flush=True)
             return
         if self._bar is None:
             from tqdm.auto import tqdm

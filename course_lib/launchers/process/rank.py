@@ -185,8 +185,7 @@ class RankProcess:
             pickled = packed
         trace.recorder.read(wait=False)  # the GPU may never reach the end of the last spans
         spans, record = [span.since(-self.ahead) for span in trace.recorder.spans], self._record()
-        self.returned = True
-        name = type(error).__qualname__
+        self.returned, name = True, type(error).__qualname__
         self._send(messages.Raised(self.rank, at, name, text, stack, pickled, spans, record, self.task))
 
     def _answer(self) -> None:
@@ -224,7 +223,8 @@ class RankProcess:
         with contextlib.suppress(Exception):  # another thread may be writing to it; no record is better than no answer
             record = self._record(wait_of=main_thread)
         wait = record.wait
-        state = locate(stack, wait.op if wait else self.log.pending())
+        pending = wait or next((call for call in reversed(record.calls) if not call.finished), None)
+        state = locate(stack, pending and pending.op)
         if state.doing == "running":
             wait, has_started = self.log.gpu_wait()  # its GPU may have NCCL work left
             if wait is not None:

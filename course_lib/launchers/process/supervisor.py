@@ -118,7 +118,6 @@ class Supervisor:
                 self._dismiss()
 
     def _obey(self) -> None:
-        """Read an order from the notebook and carry it out."""
         try:
             order = self.notebook.recv()
         except (EOFError, OSError) as error:
