@@ -20,7 +20,6 @@ import torch.distributed as dist
 from course_lib import LaunchError, RankFailed, RanksStuck, launch, slurm, trace
 from course_lib.cli import main
 from course_lib.launchers.slurm import BadPlace
-from course_lib.launchers.slurm.job import clean_environment
 from course_lib.launchers.slurm.node import MessageFile
 from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
@@ -53,7 +52,9 @@ def queue() -> list[str]:
 
 
 @pytest.mark.core
-def test_a_launch_returns_values_output_and_spans_of_all_nodes(on_cluster, capsys):
+def test_a_launch_returns_values_output_and_spans_of_all_nodes(on_cluster, capsys, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "1")  # as if this notebook ran inside another job
+
     def total(factor):
         mine = torch.tensor([float(dist.get_rank())])
         with trace.span("communication"):
@@ -215,16 +216,15 @@ def test_a_watched_job_that_is_told_that_time_is_up_is_followed_into_its_next_at
     assert resumed_to_the_end(saved_updates() + 3, *SMALL_FLAGS, "--checkpoint", "saved", "--log", "run.jsonl")
 
 
-def test_a_hangup_leaves_the_job_and_says_how_to_look_at_it(on_cluster):
+def test_a_hangup_leaves_the_job_whose_output_is_in_its_file(on_cluster):
     with course("train", "ddp", *endless(every=5), *FLAGS) as process:
         assert wait_until(lambda: latest_checkpoint("saved"))
         process.send_signal(signal.SIGHUP)
         output, _ = process.communicate(timeout=PATIENCE)
     (number,) = (line.split()[0] for line in queue())
-    assert process.returncode == 129
-    assert f"course: job {number} keeps running, but is no longer watched: `squeue --job {number}` shows its" in output
+    assert process.returncode == -signal.SIGHUP
     said = on_cluster / f"course-{number}.out"
-    assert str(said) in output
+    assert f"job {number} runs on n[1-2]; its output is also in {said.name}" in output
     first = saved_updates()
     assert wait_until(lambda: saved_updates() > first), said.read_text()
     subprocess.run(["scancel", number], check=True)
@@ -299,7 +299,7 @@ def test_without_slurm_a_sentence_says_where_to_go(tmp_path, monkeypatch):
 def test_ranks_must_fit_the_nodes():
     with pytest.raises(BadPlace, match="ranks=5: 2 nodes with 2 ranks each are 4 ranks"):
         launch(dist.get_rank, ranks=5, on=TWO_BY_TWO)
-    with pytest.raises(BadPlace, match="give ranks_per_node, 1 or more"):
+    with pytest.raises(BadPlace, match="gpus_per_node=0 and ranks_per_node=None: give"):
         slurm(nodes=2, gpus_per_node=0)
 
 
@@ -317,15 +317,6 @@ def test_beside_a_gpu_a_rank_has_cores_to_feed_it():
     assert "#SBATCH --cpus-per-task=32\n" in slurm().script()
     assert "#SBATCH --cpus-per-task=2\n" in TWO_BY_TWO.script()
     assert "--mem" not in slurm().script()
-    with pytest.raises(BadPlace, match="cpus_per_rank=0: give 1 or more"):
-        slurm(cpus_per_rank=0)
-
-
-def test_an_outer_job_does_not_leak_into_ours(monkeypatch):
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    monkeypatch.setenv("SLURM_CONF", "where")
-    assert "SLURM_NTASKS" not in clean_environment()
-    assert clean_environment()["SLURM_CONF"] == "where"
 
 
 def test_a_journal_gives_whole_messages_once(tmp_path):
