@@ -11,10 +11,6 @@ from course_lib.strategies import FSDP, Single
 from course_lib.training import measurement
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
 GPUS = max(1, torch.cuda.device_count())  # ranks that share a GPU would talk over gloo, with which FSDP2 crashes
 
 

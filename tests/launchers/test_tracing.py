@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch, trace
-from course_lib.launchers.tracing.recording import Collective, Profile, clock_skew, complete_arrows
+from course_lib.launchers.tracing.recording import Collective, Profile, clock_skew
 from course_lib.launchers.tracing.stragglers import find_stragglers
 from course_lib.launchers.tracing.trace_file import (
     TraceError,
-    collectives_in,
+    arrivals_in,
     exposed_communication,
     read_trace,
     spans_in,
@@ -46,7 +46,6 @@ def check_format(events: list[dict[str, Any]]) -> None:
     assert all(isinstance(event["ts"], float | int) and event["ts"] == event["ts"] for event in timed)
     assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
     check_nesting([event for event in timed if event["ph"] == "X"])
-    check_arrows([event for event in timed if event["ph"] in "sf"])
     rows = {(event["pid"], event["tid"]) for event in timed}
     named = [(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"]
     assert rows <= set(named)
@@ -63,16 +62,6 @@ def check_nesting(events: list[dict[str, Any]]) -> None:
             ends.pop()
         assert not ends or event["ts"] + event["dur"] <= ends[-1] + ROUNDING, event
         ends.append(event["ts"] + event["dur"])
-
-
-def check_arrows(events: list[dict[str, Any]]) -> None:
-    """An arrow has one beginning and at least one end, of one name, and does not fly back in time."""
-    by_id = defaultdict(list)
-    for event in events:
-        by_id[event["cat"], event["name"], event["id"]].append(event)
-    for arrow in by_id.values():
-        assert arrow[0]["ph"] == "s"
-        assert "f" in [event["ph"] for event in arrow]
 
 
 def slices(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -122,20 +111,6 @@ def test_spans_that_lie_across_each_other_get_rows_of_their_own() -> None:
     assert rows["backward"] == rows["inner"] != rows["communication"]
 
 
-def test_an_arrow_leads_from_each_send_to_the_receive_that_took_it() -> None:
-    spans = [
-        *(Span(0, "send", at, at + 0.1, peer=1) for at in (0.0, 1.0)),
-        *(Span(1, "receive", at, at + 0.5, peer=0) for at in (0.0, 0.7)),
-        Span(1, "send", 2.0, 2.1, peer=0),  # nobody has taken it: no arrow
-    ]
-    events = trace_events(2, spans)
-    check_format(events)
-    starts = [event["ts"] for event in events if event["ph"] == "s"]
-    ends = [event["ts"] for event in events if event["ph"] == "f"]
-    assert starts == [0.0, 1e6]
-    assert ends == pytest.approx([0.5e6, 1.2e6], abs=1)
-
-
 def test_a_collective_whose_end_was_not_seen_lasts_until_the_last_rank_has_come() -> None:
     events = trace_events(2, [], [Collective(0, "g", 1, "all_reduce", 1.0), Collective(1, "g", 1, "all_reduce", 3.0)])
     check_format(events)
@@ -169,7 +144,7 @@ def test_the_rank_that_was_slowed_down_is_named(tmp_path: Path) -> None:
     assert found.slowest == 2
     assert len(found.late(2)) == len(found.arrivals) == 5
     assert "Rank 2 is the straggler: last in 5 of 5 collectives" in str(found)
-    collectives = collectives_in(read_trace(run.trace(tmp_path / "run.json")))
+    collectives, _ = arrivals_in(read_trace(run.trace(tmp_path / "run.json")))
     assert find_stragglers(4, collectives).slowest == 2
 
 
@@ -314,15 +289,3 @@ def test_the_file_is_json_that_every_reader_takes(tmp_path: Path) -> None:
             assert event["name"] in ("process_name", "thread_name", "process_sort_index")
         if event["ph"] in "st":
             assert isinstance(event["id"], str | int)
-
-
-def test_an_arrow_without_its_beginning_or_back_in_time_is_left_out() -> None:
-    def arrow(number: int, **times: float) -> list[dict[str, Any]]:
-        return [{"ph": phase, "cat": "ac2g", "name": "ac2g", "id": number, "ts": at} for phase, at in times.items()]
-
-    whole = arrow(1, s=1.0, f=2.0)
-    slice_ = {"ph": "X", "name": "gemm", "ts": 0.0, "dur": 1.0}
-    assert complete_arrows([slice_, *whole, *arrow(2, f=2.0), *arrow(3, s=2.0, f=1.0), *arrow(4, s=1.0)]) == [
-        slice_,
-        *whole,
-    ]
