@@ -1,6 +1,6 @@
 """Run a command so that ranks sharing a GPU talk over NCCL.
 
-    python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
+    python -m course_lib.launchers.nccl course train pipeline --ranks 4
     python -m course_lib.launchers.nccl python -m pytest tests/gpu
 
 PyTorch ships an NCCL that refuses two ranks on one GPU; NCCL 2.30 and newer allow it. This command downloads a new
@@ -13,7 +13,6 @@ test and to learn. You don't need it if every rank has its own GPU.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -24,7 +23,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_lib.machine import SHARES_GPUS
+from course_lib.machine import SHARES_GPUS, SHARING_COMMAND
 
 LIBRARY = "COURSE_LIB_NCCL"  # the path of a libnccl.so.2, for machines without a network
 NAME = "libnccl.so.2"
@@ -39,21 +38,19 @@ class CannotShare(RuntimeError):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command given on the command line and return its exit status."""
-    about = "Run a command so that ranks sharing a GPU talk over NCCL."
-    parser = argparse.ArgumentParser(prog="python -m course_lib.launchers.nccl", description=about)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its options")
-    command = parser.parse_args(arguments).command
-    if not command:
-        parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
+    command = sys.argv[1:] if arguments is None else arguments
+    if not command or command[0].startswith("-"):
+        print(f"usage: {SHARING_COMMAND} COMMAND ..., for example: course train pipeline --ranks 2", file=sys.stderr)
+        return 0 if command[:1] in (["-h"], ["--help"]) else 2
     try:
         library = find_library()
+        preloaded = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))
+        environment = {"NCCL_MAX_NCHANNELS": CHANNELS, **os.environ}
+        environment |= {"LD_PRELOAD": preloaded, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
         with mps() as mps_variables:
-            preloaded = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))
-            environment = {"NCCL_MAX_NCHANNELS": CHANNELS, **os.environ, **mps_variables}
-            environment |= {"LD_PRELOAD": preloaded, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-            return subprocess.run(command, env=environment).returncode
+            return subprocess.run(command, env=environment | mps_variables).returncode
     except (CannotShare, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{SHARING_COMMAND}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

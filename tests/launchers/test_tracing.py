@@ -42,6 +42,7 @@ def check_format(events: list[dict[str, Any]]) -> None:
         assert isinstance(event["name"], str)
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
+        assert isinstance(event.get("args", {}), dict)
     timed = [event for event in events if event["ph"] not in "MC"]
     assert all(isinstance(event["ts"], float | int) and event["ts"] == event["ts"] for event in timed)
     assert [event["ts"] for event in timed] == sorted(event["ts"] for event in timed)
@@ -76,7 +77,7 @@ def three_updates() -> None:
             dist.all_reduce(numbers)
 
 
-def test_a_trace_has_a_process_for_every_rank_with_its_spans_and_collectives(tmp_path: Path) -> None:
+def test_a_trace_has_a_process_for_every_rank_with_its_spans_and_collectives_on_one_clock(tmp_path: Path) -> None:
     run = launch(three_updates, ranks=3)
     events = read_trace(run.trace(tmp_path / "run.json"))
     check_format(events)
@@ -86,13 +87,7 @@ def test_a_trace_has_a_process_for_every_rank_with_its_spans_and_collectives(tmp
         mine = [event for event in events if event["pid"] == rank]
         assert len(slices(mine, "forward")) == len(slices(mine, "communication")) == 3
         assert [event["name"] for event in slices(mine, "collective")] == ["all_reduce"] * 3
-
-
-def test_spans_and_collectives_are_on_one_clock(tmp_path: Path) -> None:
-    events = read_trace(launch(three_updates, ranks=2).trace(tmp_path / "run.json"))
-    for rank in range(2):
-        mine = [event for event in events if event["pid"] == rank]
-        around, inside = slices(mine, "communication"), slices(mine, "collective")
+        around, inside = slices(mine, "communication"), slices(mine, "collective")  # on one clock
         for outer, inner in zip(around, inside, strict=True):
             assert outer["ts"] - LATE <= inner["ts"] <= inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + LATE
 
@@ -160,7 +155,7 @@ def arrivals(*times: tuple[float, ...]) -> list[Collective]:
 def test_what_a_rank_costs_is_how_much_later_it_came_than_the_one_before_it() -> None:
     found = find_stragglers(3, arrivals((0.0, 0.5, 2.0), (3.0, 3.2, 3.1)))
     assert [(one.last, round(one.late, 9)) for one in found.arrivals] == [(2, 1.5), (1, 0.1)]
-    assert (found.cost(2), found.cost(0)) == (1.5, 0.0)
+    assert (found.late(2), found.late(0)) == ([1.5], [])
 
 
 def test_ranks_that_take_turns_in_being_last_are_no_stragglers() -> None:
@@ -269,7 +264,9 @@ def late_at_the_sum(folder: Path) -> None:
 
 def test_who_waits_for_a_late_rank_shows_exposed_communication(tmp_path: Path) -> None:
     run = launch(late_at_the_sum, tmp_path, ranks=2, profile=True)
-    events = read_trace(run.trace(tmp_path / "run.json"))
+    path = run.trace(tmp_path / "run.json")
+    json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
+    events = read_trace(path)
     check_format(events)
     waited = [event for event in slices(events, "exposed communication") if event["pid"] == 0]
     assert [event["name"] for event in waited] == ["exposed communication all_reduce"]
@@ -277,15 +274,3 @@ def test_who_waits_for_a_late_rank_shows_exposed_communication(tmp_path: Path) -
     ranks, spans = spans_in(events)
     assert ranks == 2
     assert {span.name for span in spans} == {"communication", "exposed communication"}
-
-
-def test_the_file_is_json_that_every_reader_takes(tmp_path: Path) -> None:
-    run = launch(late_at_the_sum, tmp_path, ranks=2, profile=True)
-    found = json.loads(run.trace(tmp_path / "run.json").read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
-    assert found["displayTimeUnit"] in ("ms", "ns")
-    for event in found["traceEvents"]:
-        assert isinstance(event.get("args", {}), dict)
-        if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name", "process_sort_index")
-        if event["ph"] in "st":
-            assert isinstance(event["id"], str | int)

@@ -50,10 +50,6 @@ class Stragglers:
         """Return by how much this rank was late at each collective at which it arrived last."""
         return [arrival.late for arrival in self.arrivals if arrival.last == rank]
 
-    def cost(self, rank: int) -> float:
-        """Return the seconds that would be saved if this rank never arrived later than the second-to-last one."""
-        return sum(self.late(rank))
-
     @property
     def is_pipeline(self) -> bool:
         """Whether ranks wait for each other's messages. If so, their order decides who is last at a collective."""
@@ -101,10 +97,11 @@ class Stragglers:
             return "No rank stands out."
         why = f" Its `{kind}` takes longer than the others'." if (kind := self.cause(rank)) else ""
         if not self.is_pipeline:
-            share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""
+            late, seconds = self.late(rank), sum(self.late(rank))
+            share = f", {seconds / self.seconds:.0%} of the time" if self.seconds > 0 else ""
             return (
-                f"Rank {rank} is the straggler: last in {len(self.late(rank))} of {len(self.arrivals)} collectives, "
-                f"and the others waited {self.cost(rank):.3g} s for it alone{share}.{why}"
+                f"Rank {rank} is the straggler: last in {len(late)} of {len(self.arrivals)} collectives, "
+                f"and the others waited {seconds:.3g} s for it alone{share}.{why}"
             )
         others = max(self.work[other] for other in range(self.ranks) if other != rank)
         return (
