@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,10 +77,10 @@ def _fetch(package: str, target: Path) -> None:
     needed = ".".join(map(str, SHARES_GPUS))
     print(f"downloading {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+        pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--target", folder]
         result = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
-        wheels = list(Path(folder).glob("*.whl"))
-        if result.returncode or not wheels:
+        library = Path(folder, "nvidia", "nccl", "lib", NAME)
+        if result.returncode or not library.is_file():
             reason = (result.stderr.strip().splitlines() or ["pip found nothing"])[-1]
             raise CannotShare(
                 f"{package} {needed} or newer cannot be downloaded ({reason}): get its wheel elsewhere, unzip it, "
@@ -89,10 +88,7 @@ def _fetch(package: str, target: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".tmp")
-        with zipfile.ZipFile(wheels[0]) as wheel, partial.open("wb") as file:
-            (name,) = (member for member in wheel.namelist() if member.endswith(f"/{NAME}"))
-            with wheel.open(name) as source:
-                shutil.copyfileobj(source, file)
+        shutil.copyfile(library, partial)
         partial.replace(target)
 
 
