@@ -132,7 +132,7 @@ exit $status
         """
         if self.is_here():
             sys.exit(run_node(spec, self.nodes, self.peer_timeout, os.environ.get(FOLDER)))
-        job = Job(self, spec)
+        job = SlurmJob(self, spec)
         detached = Detached(
             f"job {job.number} keeps running, but is no longer watched: `squeue --job {job.number}` shows its state, "
             f"{job.output} has its ranks' output, and `scancel {job.number}` ends it"
@@ -181,7 +181,7 @@ class Requeued(Exception):
     """Slurm has requeued the job and will start it again."""
 
 
-class Job:
+class SlurmJob:
     """A job that is submitted when this is created. To a `Listener`, it is the channel to the ranks on all its nodes.
 
     `squeue` forgets a job the moment it ends, and `sacct` (which submitit asks) needs a database that not every cluster

@@ -182,8 +182,8 @@ def _pack(rank: int, recorded: Any) -> Profile:
         with open(path, encoding="utf-8", errors="replace") as file:
             exported = json.load(file, strict=False)
     # The profiler's internal events have strings as pids.
-    kept = [e for e in exported.get("traceEvents", ()) if e.get("ph") in PHASES and isinstance(e.get("pid"), int)]
-    events = [event for event in kept if "tid" in event]
+    shown = [event for event in exported.get("traceEvents", ()) if event.get("ph") in PHASES]
+    events = [event for event in shown if isinstance(event.get("pid"), int) and "tid" in event]
     timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MAX_EVENTS]
     first = timed[0]["ts"] if timed else 0.0
     timed = [event | {"ts": event["ts"] - first} for event in timed]
