@@ -218,10 +218,11 @@ def span(
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
     if not recorder.on and not at_least:
         return nullcontext()
-    torch = sys.modules.get("torch")
-    on_gpu = not on_host and torch is not None and torch.cuda.is_initialized()
+    torch, stream = sys.modules.get("torch"), None
+    if not on_host and torch is not None and torch.cuda.is_initialized():
+        stream = torch.cuda.current_stream()
     recorded = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, recorder.label if label is None else label)
-    return _timed(recorded, at_least, torch.cuda.current_stream() if on_gpu else None)
+    return _timed(recorded, at_least, stream)
 
 
 @contextmanager

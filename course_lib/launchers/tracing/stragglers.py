@@ -115,9 +115,10 @@ class Stragglers:
         lines = ["rank  last in  late (median)  late (most)     in all  in line for a core"]
         for rank in range(self.ranks):
             late = self.late(rank)
-            values = [statistics.median(late), max(late), sum(late)] if late else [None] * 3
-            values.append(self.core_wait.get(rank))
-            median, most, total, waited = ["-" if value is None else f"{value * 1e3:,.2f} ms" for value in values]
+            late_values = (statistics.median(late), max(late), sum(late)) if late else (None, None, None)
+            values = (*late_values, self.core_wait.get(rank))
+            shown = ["-" if value is None else f"{value * 1e3:,.2f} ms" for value in values]
+            median, most, total, waited = shown
             lines.append(f"{rank:>4}  {len(late):>7}  {median:>13}  {most:>11}  {total:>9}  {waited:>18}")
         return "\n".join([*lines, "", self.verdict()])
 
