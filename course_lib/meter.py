@@ -95,9 +95,9 @@ def _counting_forwards_and_backwards(spent: Spent) -> Iterator[None]:
 
     def note(module: Any, arguments: tuple) -> None:
         calls = spent.forwards.setdefault(type(module).__name__, [])
-        first = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
         if threading.get_ident() == me and len(calls) < MAX_FORWARDS:
-            calls.append([] if first is None else list(first.shape))
+            shapes = [list(value.shape) for value in arguments if isinstance(value, torch.Tensor)]
+            calls.append(shapes[0] if shapes else [])
 
     def counted(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -177,15 +177,12 @@ def saved_for_backward(model: nn.Module, *others: Tensor) -> Iterator[SavedBytes
     """
     from torch import nn
 
-    def storage(tensor: Tensor) -> int:
-        return tensor.untyped_storage().data_ptr()
-
     def counts(tensor: Tensor) -> bool:
         # Sharded parameters (DTensors) live elsewhere while they are in use.
-        parameters = {storage(parameter) for parameter in model.parameters() if type(parameter) is nn.Parameter}
-        return storage(tensor) not in excluded | parameters
+        parameters = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter]
+        excluded = {other.untyped_storage().data_ptr() for other in (*parameters, *others)}
+        return tensor.untyped_storage().data_ptr() not in excluded
 
-    excluded = {storage(tensor) for tensor in others}
     with saved_tensors(counts) as saved:
         yield saved
 

@@ -128,19 +128,20 @@ class GpuClock:
     def __init__(self) -> None:
         self._latest: tuple[torch.cuda.Event, float] | None = None
 
-    def set_if_new(self, stream: torch.cuda.Stream) -> None:
-        """Synchronize the two clocks on the first call; later calls do nothing."""
-        if self._latest is None:
-            import torch
+    def event(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        """Record an event on the stream; the first one synchronizes the two clocks."""
+        import torch
 
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(stream)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        if self._latest is None:
             event.synchronize()
             self._latest = event, time.monotonic()
+        return event
 
     def seconds(self, event: torch.cuda.Event) -> float:
         """Return the time at which the GPU reached this event."""
-        assert self._latest is not None, "an event was recorded before the clock was set"
+        assert self._latest is not None, "an event of another clock"
         before, at = self._latest
         self._latest = event, at + before.elapsed_time(event) / 1e3
         return self._latest[1]
@@ -176,14 +177,15 @@ def paused() -> Iterator[None]:
 
 def keep_fastest(work: Callable[[], object], times: int) -> None:
     """Call `work` several times, and keep only the spans of the fastest call: other programs can only slow it down."""
-    calls: list[tuple[float, list[Span]]] = []
+    fastest, kept = float("inf"), []
     for _ in range(times):
         recorder.spans = []
         work()
-        spans = list(recorder.spans)
+        spans = recorder.spans
         seconds = max(span.end for span in spans) - min(span.start for span in spans) if spans else 0.0
-        calls.append((seconds, spans))
-    recorder.spans = min(calls, key=lambda call: call[0], default=(0.0, []))[1]
+        if seconds < fastest:
+            fastest, kept = seconds, spans
+    recorder.spans = kept
 
 
 @contextmanager
@@ -216,8 +218,7 @@ def span(
         raise ValueError(f"at_least={at_least}: a span lasts a number of seconds, 0 or more")
     if not recorder.on and not at_least:
         return nullcontext()
-    torch = sys.modules.get("torch")
-    stream = None
+    torch, stream = sys.modules.get("torch"), None
     if not on_host and torch is not None and torch.cuda.is_initialized():
         stream = torch.cuda.current_stream()
     recorded = Span(recorder.rank, name, 0.0, 0.0, at_least > 0, peer, recorder.label if label is None else label)
@@ -228,16 +229,11 @@ def span(
 def _timed(span: Span, at_least: float, stream: torch.cuda.Stream | None) -> Iterator[None]:
     """Time the block: with CUDA events on the `stream`, if there is one, but a paced block with the clock."""
     if stream is not None and not at_least:
-        import torch
-
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        _clock.set_if_new(stream)
-        begin.record(stream)
+        begin = _clock.event(stream)
         try:
             yield
         finally:
-            end.record(stream)
-            recorder.add(GpuSpan(span, begin, end))
+            recorder.add(GpuSpan(span, begin, _clock.event(stream)))
         return
     if stream is not None:
         stream.synchronize()

@@ -108,10 +108,9 @@ def main() -> int:
 
 def run_together(names: list[str]) -> int:
     """Run these parts at the same time. What the last one prints is shown as it comes, the others' when they end."""
-    due = [name for name in names if not has_passed(name)]
-    more = len(due) == 1  # it has the machine to itself
+    alone = sum(not has_passed(name) for name in names) == 1  # it has the machine to itself
     with ThreadPoolExecutor() as pool:
-        passed = list(pool.map(lambda name: run(name, aside=name != names[-1], more=2 * more), names))
+        passed = list(pool.map(lambda name: run(name, aside=name != names[-1], more=2 * alone), names))
     return not all(passed)
 
 

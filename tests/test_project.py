@@ -76,12 +76,6 @@ def test_the_readmes_example_runs_as_it_stands():
     assert names["run"][2].tolist() == [0.25, 0.25, 0.25, 0.25]
 
 
-def test_every_lesson_is_in_the_readmes_map():
-    readme = (ROOT / "README.md").read_text()
-    for lesson in (ROOT / "notebooks").glob("*.ipynb"):
-        assert f"(notebooks/{lesson.name})" in readme
-
-
 def test_the_readme_counts_minutes_and_exercises_as_the_lessons_do():
     readme = (ROOT / "README.md").read_text()
     stated = dict(re.findall(r"^\| (\d\d) \| \[.*?\]\(notebooks/.*?\| (\d+) \|", readme, re.MULTILINE))
@@ -110,10 +104,3 @@ def test_the_core_imports_without_jupyter_and_pictures():
         "import course_lib.authoring.__main__, course_lib.authoring.outline\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-def test_nothing_lies_loose_in_the_library():
-    loose = {path.name for path in (ROOT / "course_lib").glob("*.py")}
-    typed_by_a_user = {"__init__", "__main__"}
-    ground = {"trace", "machine", "meter", "version", "interrupt", "course_files", "events", "words", "settings"}
-    assert loose == {f"{name}.py" for name in typed_by_a_user | ground}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from course_lib import launch, trace
+from course_lib import trace
 
 
 def count_spans() -> int:
@@ -55,12 +55,6 @@ def test_a_span_is_paced_also_where_nobody_records():
 def test_a_negative_pace_is_refused():
     with pytest.raises(ValueError, match="at_least=-1: a span lasts a number of seconds, 0 or more"):
         trace.span("forward", at_least=-1)
-
-
-def test_a_launch_records():
-    run = launch(count_spans, ranks=2)
-    assert list(run) == [5, 5]
-    assert len(run.spans) == 10
 
 
 def test_a_span_bears_the_label_of_the_block_around_it_or_its_own():

@@ -18,9 +18,8 @@ from course_lib.launchers.process import stop
 from course_lib.launchers.process.stop import REQUEUE
 from course_lib.launchers.target import parse
 from course_lib.launchers.tracing.trace_file import (
+    arrivals_in,
     check_can_be_written,
-    collectives_in,
-    core_waits_in,
     read_trace,
     spans_in,
 )
@@ -201,8 +200,8 @@ def _stragglers(options: argparse.Namespace) -> int:
         from course_lib.launchers.tracing.stragglers import find_stragglers
 
     events = read_trace(options.trace)
-    ranks, spans = spans_in(events)
-    print(find_stragglers(ranks, collectives_in(events), spans, core_waits_in(events)))
+    (ranks, spans), (collectives, core_waits) = spans_in(events), arrivals_in(events)
+    print(find_stragglers(ranks, collectives, spans, core_waits))
     if options.out is not None:
         from course_lib import pictures
 

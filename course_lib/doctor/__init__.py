@@ -120,7 +120,7 @@ def _gpus() -> Fact:
 
 
 def _nccl() -> list[Fact]:
-    """MachineReport which NCCL is loaded, and whether ranks can share a GPU with it."""
+    """Report which NCCL is loaded, and whether ranks can share a GPU with it."""
     if not machine.gpus() or machine.nccl_version() == (0,):
         return []
     loaded = ".".join(map(str, machine.nccl_version()))
@@ -131,7 +131,7 @@ def _nccl() -> list[Fact]:
 
 
 def _ranks() -> Fact:
-    """MachineReport how many ranks make sense here, and with which backend."""
+    """Report how many ranks make sense here, and with which backend."""
     gpus = machine.gpus()
     total = machine.memory_bytes()
     most = min(8, total // 2 // BYTES_PER_RANK) if total else 4
@@ -145,7 +145,7 @@ def _ranks() -> Fact:
 
 
 def _grading() -> Fact:
-    """MachineReport how safely you could grade a class here; this matters only to instructors."""
+    """Report how safely you could grade a class here; this matters only to instructors."""
     from course_lib.grading.protection import protections
 
     all_protections = protections()

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 import torch.distributed as dist
@@ -110,8 +110,9 @@ def measure_rank(tries: int = TRIES, rounds: int = ROUNDS) -> RankHealth:
     matrix = torch.ones(side, side, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
     source = torch.ones(512 << 20 if on_gpu else 64 << 20, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    operations = 2 * side**3 * products / fastest_seconds(lambda: multiply(matrix, products), on_gpu, tries)
-    copied = 2 * len(source) / fastest_seconds(lambda: target.copy_(source), on_gpu, tries)
+    clock = time.monotonic if on_gpu else time.process_time
+    operations = 2 * side**3 * products / fastest_seconds(lambda: multiply(matrix, products), tries, clock)
+    copied = 2 * len(source) / fastest_seconds(lambda: target.copy_(source), tries, clock)
     place = device if can_send_from(device) else torch.device("cpu")  # NCCL sends from the GPU, gloo from the CPU
     return RankHealth(
         host=socket.gethostname(),
@@ -125,11 +126,14 @@ def measure_rank(tries: int = TRIES, rounds: int = ROUNDS) -> RankHealth:
     )
 
 
-def fastest_seconds(work: Callable[[], object], on_gpu: bool, tries: int) -> float:
-    """Return the seconds of the fastest try: wall-clock time for a GPU, CPU time of all threads for a CPU."""
-    clock = time.monotonic if on_gpu else time.process_time
+def fastest_seconds(
+    work: Callable[[], object], tries: int, clock: Callable[[], float] = time.monotonic, together: bool = False
+) -> float:
+    """Return the seconds of the fastest try. With `together`, all ranks begin each try at the same time."""
     times = []
     for _ in range(tries + 1):
+        if together:
+            wait_for_all()
         started_at = clock()
         work()
         machine.wait_for_gpu()
@@ -185,14 +189,8 @@ def measure_all_reduces(place: torch.device, tries: int) -> list[tuple[int, floa
     """Return (bytes, seconds) of all-reduces of three sizes, each the fastest try; all ranks must call it."""
     measured = []
     for size in (4 << 10, 1 << 20, 64 << 20 if place.type == "cuda" else 16 << 20):
-        message, times = torch.zeros(size // 4, device=place), []
-        for _ in range(tries + 1):
-            wait_for_all()
-            started_at = time.monotonic()
-            dist.all_reduce(message)
-            machine.wait_for_gpu()
-            times.append(time.monotonic() - started_at)
-        measured.append((size, min(times[1:])))
+        all_reduce = partial(dist.all_reduce, torch.zeros(size // 4, device=place))
+        measured.append((size, fastest_seconds(all_reduce, tries, together=True)))
     return measured
 
 

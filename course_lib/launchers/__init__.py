@@ -13,7 +13,7 @@ from course_lib.launchers.diagnosis.errors import (
 from course_lib.launchers.live.team import Team, ranks
 from course_lib.launchers.local import launch, warm_up
 from course_lib.launchers.run import Run
-from course_lib.launchers.slurm.cluster import Slurm, slurm
+from course_lib.launchers.slurm import Slurm, slurm
 
 __all__ = [
     "CannotSend", "CollectivesDiffer", "Detached", "LaunchError", "PeersLost", "RankDied", "RankFailed", "RanksStuck",

@@ -1,6 +1,6 @@
 """Run a command so that ranks sharing a GPU talk over NCCL.
 
-    python -m course_lib.launchers.nccl course train --strategy pipeline --ranks 4
+    python -m course_lib.launchers.nccl course train pipeline --ranks 4
     python -m course_lib.launchers.nccl python -m pytest tests/gpu
 
 PyTorch ships an NCCL that refuses two ranks on one GPU; NCCL 2.30 and newer allow it. This command downloads a new
@@ -13,18 +13,16 @@ test and to learn. You don't need it if every rank has its own GPU.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from course_lib.machine import SHARES_GPUS
+from course_lib.machine import SHARES_GPUS, SHARING_COMMAND
 
 LIBRARY = "COURSE_LIB_NCCL"  # the path of a libnccl.so.2, for machines without a network
 NAME = "libnccl.so.2"
@@ -39,21 +37,19 @@ class CannotShare(RuntimeError):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command given on the command line and return its exit status."""
-    about = "Run a command so that ranks sharing a GPU talk over NCCL."
-    parser = argparse.ArgumentParser(prog="python -m course_lib.launchers.nccl", description=about)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="with its options")
-    command = parser.parse_args(arguments).command
-    if not command:
-        parser.error("give a command to run, for example: course train --strategy pipeline --ranks 2")
+    command = sys.argv[1:] if arguments is None else arguments
+    if not command or command[0].startswith("-"):
+        print(f"usage: {SHARING_COMMAND} COMMAND ..., for example: course train pipeline --ranks 2", file=sys.stderr)
+        return 0 if command[:1] in (["-h"], ["--help"]) else 2
     try:
         library = find_library()
+        preloaded = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))
+        environment = {"NCCL_MAX_NCHANNELS": CHANNELS, **os.environ}
+        environment |= {"LD_PRELOAD": preloaded, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
         with mps() as mps_variables:
-            preloaded = ":".join(filter(None, [str(library), os.environ.get("LD_PRELOAD", "")]))
-            environment = {"NCCL_MAX_NCHANNELS": CHANNELS, **os.environ, **mps_variables}
-            environment |= {"LD_PRELOAD": preloaded, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}
-            return subprocess.run(command, env=environment).returncode
+            return subprocess.run(command, env=environment | mps_variables).returncode
     except (CannotShare, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{SHARING_COMMAND}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -81,10 +77,10 @@ def _fetch(package: str, target: Path) -> None:
     needed = ".".join(map(str, SHARES_GPUS))
     print(f"downloading {package} from PyPI, once (250 MB)", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+        pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:", "--target", folder]
         result = subprocess.run([*pip, f"{package}>={needed}"], capture_output=True, text=True)
-        wheels = list(Path(folder).glob("*.whl"))
-        if result.returncode or not wheels:
+        library = Path(folder, "nvidia", "nccl", "lib", NAME)
+        if result.returncode or not library.is_file():
             reason = (result.stderr.strip().splitlines() or ["pip found nothing"])[-1]
             raise CannotShare(
                 f"{package} {needed} or newer cannot be downloaded ({reason}): get its wheel elsewhere, unzip it, "
@@ -92,10 +88,7 @@ def _fetch(package: str, target: Path) -> None:
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(".tmp")
-        with zipfile.ZipFile(wheels[0]) as wheel, partial.open("wb") as file:
-            (name,) = (member for member in wheel.namelist() if member.endswith(f"/{NAME}"))
-            with wheel.open(name) as source:
-                shutil.copyfileobj(source, file)
+        shutil.copyfile(library, partial)
         partial.replace(target)
 
 

@@ -34,7 +34,7 @@ def find_function(target: str) -> Callable:
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise BadJob(f"{target}: name a file and a function in it, for example train.py:main")
-    module = _load_file(Path(place))
+    module = _load(Path(place))
     fn = getattr(module, name, None)
     if not callable(fn):
         defined = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
@@ -82,9 +82,18 @@ def names_a_function(text: str) -> bool:
     return bool(colon and place) and name.isidentifier()
 
 
-def _load_file(file: Path) -> ModuleType:
+def _load(file: Path) -> ModuleType:
+    """Return the module in this file, or if there is no such file, the module of this name."""
     if not os.path.isfile(file):
-        return _load_module(str(file))
+        module = str(file)
+        with _imported(module):
+            try:
+                if not module.startswith("."):  # a relative import needs a package
+                    return importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                if not f"{module}.".startswith(f"{error.name}."):
+                    raise  # the module exists, but one of its imports is missing
+        raise BadJob(f"{module}: there is no such file or module (relative to {Path.cwd().name}/)")
     name = f"your {file.stem}" if file.stem in sys.stdlib_module_names else file.stem  # your json.py isn't Python's
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -95,20 +104,6 @@ def _load_file(file: Path) -> ModuleType:
     with _imported(file):
         spec.loader.exec_module(module)
     return module
-
-
-def _load_module(name: str) -> ModuleType:
-    found = None
-    if all(part.isidentifier() for part in name.split(".")):
-        with _imported(name):
-            try:
-                found = importlib.util.find_spec(name)  # imports the parent packages
-            except ModuleNotFoundError as error:
-                if not f"{name}.".startswith(f"{error.name}."):
-                    raise  # the module exists, but one of its imports is missing
-            if found is not None:
-                return importlib.import_module(name)
-    raise BadJob(f"{name}: there is no such file or module (relative to {Path.cwd().name}/)")
 
 
 @contextlib.contextmanager

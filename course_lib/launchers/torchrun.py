@@ -34,7 +34,7 @@ from course_lib.launchers.process.joining import (
 from course_lib.launchers.process.lifetime import end_program, value_of
 from course_lib.launchers.process.messages import Returned, run_of
 from course_lib.launchers.run import Run
-from course_lib.launchers.slurm.cluster import Slurm
+from course_lib.launchers.slurm import Slurm
 from course_lib.launchers.target import check_arguments, find_function, parse
 from course_lib.launchers.tracing import recording
 

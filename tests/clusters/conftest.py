@@ -1,4 +1,4 @@
-"""One Slurm for all tests that need one: it takes a second to come up."""
+"""One Slurm for all tests that need one, and the losses that every job here should have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from course_lib import launch
+from course_lib.settings import Settings
+from course_lib.training.job import train_job
+from course_lib.training.log import read_log
 from tests.clusters import slurm_cluster
+
+SMALL, UPDATES = {"hidden": 8, "batch": 8}, 60
+
+
+def losses(file: str | Path) -> list[float]:
+    return [record.loss for record in read_log(file)]
+
+
+@pytest.fixture(scope="session")
+def of_one_process(tmp_path_factory) -> list[float]:
+    file = tmp_path_factory.mktemp("one") / "run.jsonl"
+    launch(train_job, Settings(updates=UPDATES, log=str(file), **SMALL), ranks=1)
+    return losses(file)
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +35,8 @@ def slurm_variables(tmp_path_factory) -> Iterator[dict[str, str]]:
         pytest.skip(reason)
     with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm")) as variables:
         # Both nodes are this machine: whatever its name resolves to, gloo is to use loopback.
-        yield variables | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": _path_to_course_lib()}
+        paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+        yield variables | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture
@@ -28,8 +46,3 @@ def on_cluster(slurm_variables, tmp_path, monkeypatch) -> Path:
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def _path_to_course_lib() -> str:
-    here = str(Path(__file__).parents[2])
-    return os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

@@ -14,15 +14,13 @@ from course_lib import launch
 from course_lib.settings import Settings
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.job import train_job
-from course_lib.training.log import read_log
 from tests.clusters import two_hosts
+from tests.clusters.conftest import SMALL, UPDATES, losses
 from tests.clusters.two_hosts import Host
 from tests.conftest import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.timeout(3 * PATIENCE), pytest.mark.slow]
 
-UPDATES = 60
-SMALL = {"hidden": 8, "batch": 8, "updates": UPDATES}
 FLAGS = ["--hidden", "8", "--batch", "8", "--updates", str(UPDATES), "--peer-timeout", "8"]
 
 
@@ -50,17 +48,6 @@ def torchrun(hosts: tuple[Host, Host], *words: str, cwd: Path) -> Iterator[list[
             job.terminate()
         for job in jobs:
             job.communicate(timeout=PATIENCE)
-
-
-def losses(file: Path) -> list[float]:
-    return [record.loss for record in read_log(file)]
-
-
-@pytest.fixture(scope="module")
-def of_one_process(tmp_path_factory) -> list[float]:
-    file = tmp_path_factory.mktemp("one") / "run.jsonl"
-    launch(train_job, Settings(log=str(file), **SMALL), ranks=1)
-    return losses(file)
 
 
 @pytest.mark.slow  # the quicker neighbor: before its cable is cut, the job below trains on both hosts

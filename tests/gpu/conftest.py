@@ -1,13 +1,23 @@
-"""Every test here runs over gloo and over NCCL.
+"""Every test here needs a GPU, and runs over gloo and over NCCL.
 
 With fewer GPUs than ranks, NCCL needs a newer version and MPS: `python -m course_lib.launchers.nccl pytest tests/gpu`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import torch
 
 from course_lib import machine
+
+
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"))
 
 
 @pytest.fixture(params=["gloo", "nccl"])

@@ -16,11 +16,7 @@ from tests.conftest import wait_until
 from tests.planning.test_messages import receives_posted_ahead
 from tests.strategies.test_pipeline import BATCHES, adam, cross_entropy, deep
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.usefixtures("over_nccl"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
+pytestmark = pytest.mark.usefixtures("over_nccl")
 RANKS = 4
 SOON = 10.0  # seconds after which a fault that is certain has been told
 
@@ -89,14 +85,10 @@ def test_a_rank_that_raises():
     assert "ValueError: no data" in str(error)
 
 
-def test_a_rank_that_is_killed():
-    error = failed(RankDied, lambda: os.kill(os.getpid(), 9))
-    assert (error.rank, error.exitcode) == (2, -9)
-
-
-def test_a_rank_that_leaves_with_a_status():
-    error = failed(RankDied, lambda: os._exit(3))
-    assert (error.rank, error.exitcode) == (2, 3)
+@pytest.mark.parametrize("exitcode", [-9, 3], ids=["killed", "leaves"])
+def test_a_rank_that_dies(exitcode):
+    error = failed(RankDied, lambda: os.kill(os.getpid(), 9) if exitcode < 0 else os._exit(exitcode))
+    assert (error.rank, error.exitcode) == (2, exitcode)
 
 
 def test_a_rank_that_returns_early():
@@ -122,29 +114,26 @@ def test_a_kernel_that_never_ends():
     assert [error.where[rank].doing for rank in range(RANKS)] == ["waiting", "waiting", "computing", "waiting"]
 
 
-def test_a_rank_that_calls_another_collective():
-    error = failed(CollectivesDiffer, lambda: broadcast(1000))
-    assert error.rank == 2
-    assert error.calls[2].startswith("broadcast of float32 [1000]")
-    assert error.calls[0] == "all_reduce of float32 [1000]"
-
-
 def broadcast(numbers: int) -> float:
     total = torch.ones(numbers, device=device())
     dist.broadcast(total, 0)
     return total[0].item()
 
 
-def test_a_rank_that_passes_another_size():
-    error = failed(CollectivesDiffer, lambda: summed(2000))
+@pytest.mark.parametrize(
+    ("fault", "called"),
+    [
+        (lambda: broadcast(1000), "broadcast of float32 [1000]"),
+        (lambda: summed(2000), "all_reduce of float32 [2000]"),
+        (lambda: summed(1000, torch.float64), "all_reduce of float64 [1000]"),
+    ],
+    ids=["another collective", "another size", "another dtype"],
+)
+def test_a_rank_that_calls_something_else(fault, called):
+    error = failed(CollectivesDiffer, fault)
     assert error.rank == 2
-    assert error.calls[2] == "all_reduce of float32 [2000]"
-
-
-def test_a_rank_that_passes_another_dtype():
-    error = failed(CollectivesDiffer, lambda: summed(1000, torch.float64))
-    assert error.rank == 2
-    assert error.calls[2] == "all_reduce of float64 [1000]"
+    assert error.calls[2].startswith(called)
+    assert error.calls[0] == "all_reduce of float32 [1000]"
 
 
 def test_a_rank_whose_gpu_has_no_room():

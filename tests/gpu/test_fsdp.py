@@ -11,12 +11,6 @@ from course_lib.strategies import FSDP, Single
 from course_lib.training import measurement
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
-GPUS = max(1, torch.cuda.device_count())  # ranks that share a GPU would talk over gloo, with which FSDP2 crashes
-
 
 def losses(kind, hidden, **options):
     torch.manual_seed(0)
@@ -39,13 +33,6 @@ def test_many_updates_are_those_of_plain_training(options, hidden):
     assert sharded == pytest.approx(plain, abs=1e-10)
     for name, tensor in state.items():
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-8)
-
-
-@pytest.mark.skipif(GPUS < 2, reason="there is one GPU: it cannot be shared by ranks that shard a model")
-def test_every_gpu_has_some_rows():
-    run = launch(losses, FSDP, 64, ranks=GPUS, timeout=180)
-    expected = launch(losses, Single, 64, ranks=1, timeout=180)[0]
-    assert run[0][0] == pytest.approx(expected[0], abs=1e-10)
 
 
 def test_flattened_weights_are_found_out():

@@ -10,11 +10,6 @@ import torch.distributed as dist
 
 from course_lib import RankFailed, device, launch, machine, trace
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cuda_in_the_parent():
@@ -60,25 +55,6 @@ def test_a_wish_that_cannot_be_had_is_refused_with_the_way_to_it(monkeypatch):
     if machine.why_not_nccl(64 * torch.cuda.device_count()):
         with pytest.raises(RankFailed, match=r"COURSE_LIB_BACKEND=nccl: .* course_lib\.launchers\.nccl"):
             launch(all_reduce_on_device, ranks=2 * torch.cuda.device_count())
-
-
-def test_an_lstm_trains_on_ranks_that_share_the_gpu_as_in_one_process(backend):
-    torch.manual_seed(0)
-    lstm = torch.nn.LSTM(8, 16).double()
-    x = torch.randn(20, 8, 8, dtype=torch.float64)
-
-    def shard():
-        lstm.to(device())
-        lstm(x[:, dist.get_rank() :: 4].to(device()))[0].sum().backward()
-        for parameter in lstm.parameters():
-            dist.all_reduce(parameter.grad)
-        return [parameter.grad for parameter in lstm.parameters()]
-
-    run = launch(shard, ranks=4)
-    lstm(x)[0].sum().backward()
-    for rank in range(4):
-        for ours, theirs in zip(run[rank], lstm.parameters(), strict=True):
-            torch.testing.assert_close(ours.cpu(), theirs.grad, rtol=0, atol=1e-10)
 
 
 def test_cuda_tensors_travel_both_ways(backend):

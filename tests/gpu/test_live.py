@@ -11,10 +11,6 @@ import torch
 
 from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, machine, ranks
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
 RANKS = 4
 SUM = "total = torch.ones(1000, device=device); dist.all_reduce(total); int(total[0])"
 

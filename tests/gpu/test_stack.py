@@ -13,11 +13,6 @@ from course_lib.lstm.fast import Stack
 from course_lib.lstm.model import lstm_model
 from tests.lstm import test_stack as on_cpu
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
-
 
 @pytest.fixture(autouse=True)
 def on_the_gpu(monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import torch
 
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import lstm_model
@@ -15,10 +14,6 @@ from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel
 from tests.strategies import test_pipeline
 from tests.strategies.test_pipeline import BATCHES, prove_all
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
 RANKS = [1, 2, 4, 8]
 deep = partial(test_pipeline.model, layers=14)  # 16 blocks: two virtual stages on each of 8 ranks
 EMPTY = [*BATCHES, BATCHES[0].rows([0, 5]), BATCHES[1].rows([])]  # some ranks, then all, have nothing to do

@@ -10,15 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 
 from tests.conftest import wait_until
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.usefixtures("over_nccl"),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
+pytestmark = pytest.mark.usefixtures("over_nccl")
 RANKS = 4
 OPTIONS = {"accumulation": ["micro_batches=2"], "hybrid": ["replicas=2"], "zero": ["replicas=1", "shards=2"]}
 RUN = ["--updates", "24", "--every", "4", "--batch", "32", "--hidden", "16", "--layers", "4", "--seed", "3"]

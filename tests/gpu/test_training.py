@@ -11,16 +11,15 @@ from course_lib import launch
 from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
 from course_lib.lstm.memory import predict_memory
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
-from course_lib.strategies import DDP, Accumulation, Single
+from course_lib.strategies import Accumulation, ModelParallel, Single
 from course_lib.training import Settings, train_job
 from course_lib.training.measurement import measure_memory
 from course_lib.training.proof import same_as_one_process
-from tests.strategies.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, text_batches
+from tests.strategies.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, prove, text_batches
+from tests.strategies.test_model_parallel import first_blocks_frozen
+from tests.strategies.test_split_backward import HIDDEN, SEQUENCES, STEPS, assert_all_same, both, leaf
+from tests.strategies.test_split_backward import model as split_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU on this machine"),
-]
 adam = partial(torch.optim.Adam, lr=0.01)
 
 
@@ -46,24 +45,6 @@ def test_cudnn_gives_the_cpus_loss_and_gradient():
     assert loss.item() == pytest.approx((total / count).item(), abs=1e-10)
     expected = {name: parameter.grad for name, parameter in on_cpu.named_parameters()}
     torch.testing.assert_close(on_gpu.full_gradients(), expected, rtol=0, atol=1e-10)
-
-
-def test_an_empty_share_moves_nothing_on_the_gpu():
-    strategy = Single(model(), adam, squared_error)
-    loss, count = strategy.step(AddingProblem(4, (5, 9)).batch(range(4)).rows([]))
-    assert (loss.item(), count.item()) == (0.0, 0)
-
-
-def test_the_proof_holds_on_the_gpu():
-    data = AddingProblem(24, (3, 9), dtype=torch.float64)
-    batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
-    assert same_as_one_process(Single, ranks=1, model=model, batches=batches, optimizer=adam, loss=squared_error)
-
-
-def test_data_parallel_ranks_that_share_the_gpu_agree_with_one_process():
-    data = AddingProblem(24, (3, 9), dtype=torch.float64)
-    batches = [data.batch(range(start, start + 8)) for start in (0, 8, 16)]
-    assert same_as_one_process(DDP, ranks=3, model=model, batches=batches, optimizer=adam, loss=squared_error)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -99,3 +80,24 @@ def test_measured_memory_on_the_gpu_is_near_the_formula():
     measured, predicted = measure_memory(strategy, batch), predict_memory(strategy.model, batch)
     assert measured.parameters == predicted.parameters
     assert predicted.activations / 2 < measured.activations < 3 * predicted.activations
+
+
+def test_frozen_blocks_and_an_empty_batch_on_the_gpu(backend):
+    first, second, third = text_batches(UNEVEN)[:3]
+    proof = prove(ModelParallel, ranks=2, model=first_blocks_frozen, batches=[first, second.rows([]), third])
+    assert proof, proof
+
+
+def test_a_training_run_is_cut_over_ranks_that_share_the_gpu(backend):
+    run = launch(train_job, Settings("model", updates=15, hidden=16), ranks=2)
+    assert run[0]["loss"] == pytest.approx(run[1]["loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+def test_a_split_backward_pass_through_cudnn_gives_what_a_whole_one_gives(apart):
+    part = split_model(3).part(1, 5).cuda()
+    inputs = leaf(STEPS, SEQUENCES, HIDDEN).cuda().detach().requires_grad_()
+    whole, split, first = both(part, inputs, with_state=True, apart=apart)
+    assert_all_same(whole, split)
+    made_first = {name for name, gradient in first.items() if gradient is not None}
+    assert made_first == (set() if apart else {name for name in first if "lstm" in name})

@@ -1,6 +1,5 @@
 """Run ranks on the nodes of a Slurm cluster."""
 
-from course_lib.launchers.slurm.cluster import Slurm, slurm
-from course_lib.launchers.slurm.job import BadPlace
+from course_lib.launchers.slurm.job import BadPlace, Slurm, slurm
 
 __all__ = ["BadPlace", "Slurm", "slurm"]

@@ -1,12 +1,12 @@
-"""Run one node of a Slurm job: `srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER`."""
+"""Run a function that was sent to the nodes of a Slurm job: `srun python -m course_lib.launchers.slurm`."""
 
+import os
 import pickle
 import sys
 from pathlib import Path
 
-from course_lib.launchers.slurm.node import run_node
+from course_lib.launchers.slurm.job import FOLDER
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    spec, place, sys.path[:] = pickle.loads((folder / "job").read_bytes())
-    sys.exit(run_node(spec, place, folder))
+    spec, place, sys.path[:] = pickle.loads(Path(os.environ[FOLDER], "job").read_bytes())
+    place.run(spec, timeout=None)

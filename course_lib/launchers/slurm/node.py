@@ -1,8 +1,5 @@
 """One node of a Slurm job: starts its ranks as a notebook would, and relays messages between them and the submitter.
 
-    srun --ntasks-per-node=1 python -m course_lib.launchers.slurm FOLDER
-    srun --ntasks-per-node=1 python -m course_lib train ... --slurm ...
-
 Shortly before the job's time is up, Slurm sends SIGUSR1. Ranks that then save their state and stop are not reported as
 done: the node exits with a status that makes the job's script requeue the job. What the ranks print is also written to
 the job's output file.
@@ -15,6 +12,7 @@ import os
 import pickle
 import re
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -25,13 +23,11 @@ from course_lib.launchers.diagnosis.errors import RankDied, RankFailed
 from course_lib.launchers.local import supervisor_of
 from course_lib.launchers.process import messages, stop
 from course_lib.launchers.process.progress_bar import ProgressBar, parse_report
-from course_lib.launchers.slurm.job import Place, slurm_command
 
 LOOK_EVERY = 0.05
 # Ranks that are done wait to be dismissed, because others may still need them. If the watcher, which would dismiss
 # them, is silent for this many seconds, we assume that it is gone: the job ends when its ranks do, and frees its nodes.
 GONE_AFTER = 60.0
-LAST_REPORTS = (messages.Returned, messages.Raised, messages.Died)
 LINGER = 1.0  # seconds for other nodes to read what was sent to them
 
 
@@ -62,52 +58,56 @@ class MessageFile:
         return received
 
 
-def message_files(folder: Path, nodes: int, attempt: int) -> tuple[list[MessageFile], MessageFile]:
+def message_files(folder: str | Path, nodes: int, attempt: int) -> tuple[list[MessageFile], MessageFile]:
     """Return the files with the messages from each node, and the file with the orders to all of them."""
-    reports = [MessageFile(folder / f"node-{node}.{attempt}") for node in range(nodes)]
-    return reports, MessageFile(folder / f"orders.{attempt}")
+    reports = [MessageFile(Path(folder, f"node-{node}.{attempt}")) for node in range(nodes)]
+    return reports, MessageFile(Path(folder, f"orders.{attempt}"))
 
 
-def run_node(spec: messages.LaunchSpec, place: Place, folder: Path | None) -> int:
+def run_node(spec: messages.LaunchSpec, nodes: int, peer_timeout: float | None, folder: str | None) -> int:
     """Run this node's ranks until they end. Returns the exit status, which is `REQUEUE` if they were stopped.
 
     A watcher reads the messages in `folder`; None means that there is no watcher.
     """
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Slurm signals every process on a node, and children inherit this
     node, attempt = int(os.environ["SLURM_NODEID"]), int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    first = slurm_command("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).stdout.split()[0]
-    shown = slurm_command("scontrol", "--oneliner", "show", "node", first).stdout
-    found = re.search(r"NodeAddr=(\S+)", shown)  # may differ from the node's name
-    address, port, job = found[1] if found else first, int(os.environ["MASTER_PORT"]), os.environ["SLURM_JOB_ID"]
-    rendezvous = messages.Rendezvous(address, port, job, attempt, place.peer_timeout)
-    here = range(node * place.local_ranks, (node + 1) * place.local_ranks)
+    first = _scontrol("show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()[0]
+    found = re.search(r"NodeAddr=(\S+)", _scontrol("--oneliner", "show", "node", first))
+    address = found[1] if found else first  # may differ from the node's name
+    port, job = int(os.environ["MASTER_PORT"]), os.environ["SLURM_JOB_ID"]
+    here = range(spec.ranks * node // nodes, spec.ranks * (node + 1) // nodes)
+    rendezvous = messages.Rendezvous(address, port, job, attempt, peer_timeout)
     spec = replace(spec, here=here, rendezvous=rendezvous, environment=dict(os.environ))
     os.chdir(spec.folder)
-    reports, orders = message_files(folder, place.nodes, attempt) if folder else ([None] * place.nodes, None)
+    reports, orders = message_files(folder, nodes, attempt) if folder else ([None] * nodes, None)
     with (
         supervisor_of(spec) as (supervisor, _),
         stop.asked_by_signals("SIGUSR1"),
         stop.request.passed_on(lambda reason: supervisor.send(messages.Stop(reason))),
     ):
-        return _pass_on(supervisor, here, reports[node], orders)
+        return _relay(supervisor, here, reports[node], orders)
 
 
-def _pass_on(
+def _scontrol(*arguments: str) -> str:
+    return subprocess.run(["scontrol", *arguments], capture_output=True, text=True).stdout
+
+
+def _relay(
     supervisor: messages.SupervisorChannel, here: range, reports: MessageFile | None, orders: MessageFile | None
 ) -> int:
     """Forward messages in both directions until the ranks are dismissed, or done with no watcher left.
 
     Returns the exit status: `REQUEUE` if a signal asked the ranks to stop and all of them stopped early.
     """
-    bar, faults, watched, heard_at = ProgressBar(sys.stdout), 0, orders is not None, time.monotonic()
+    bar, failed, watched, heard_at = ProgressBar(sys.stdout), False, orders is not None, time.monotonic()
     finished: set[int] = set()
     stopped: set[int] = set()
-    while watched or not (faults or len(finished) == len(here)):
+    while watched or not (failed or len(finished) == len(here)):
         reported: list[Any] = []
         try:
             while len(reported) < 100 and supervisor.poll(0 if reported else LOOK_EVERY):
                 reported.append(supervisor.recv())
-        except (EOFError, ConnectionError):
+        except (EOFError, ConnectionError):  # the ranks were dismissed
             break
         if stop.request.reason:
             stopped |= {each.rank for each in reported if isinstance(each, messages.Returned) and each.stopped}
@@ -116,8 +116,26 @@ def _pass_on(
             print(f"[launch] stopped by {stop.request.reason}; the ranks have saved their state", flush=True)
             time.sleep(LINGER)
             return stop.REQUEUE
-        finished |= {each.rank for each in reported if isinstance(each, LAST_REPORTS)}
-        faults += sum(_log(each, bar) for each in reported)
+        for message in reported:
+            fault = None
+            match message:
+                case messages.Lines(rank, lines):
+                    for line in lines:
+                        if progress := parse_report(line):
+                            bar.show(progress)
+                        else:
+                            print(f"[rank {rank}] {line}", flush=True)
+                case messages.Returned(rank):
+                    finished.add(rank)
+                case messages.Raised(rank):
+                    fault = RankFailed(f"{message.type_name}: {message.text}", rank=rank, stack=message.stack)
+                case messages.Died(rank):
+                    fault = RankDied(rank=rank, exitcode=message.exitcode, stack=message.stack)
+                case messages.SupervisorFailed(text):
+                    fault = text
+            if fault is not None:
+                failed = True
+                print(f"[launch] {fault}", flush=True)
         if reports and reported:
             reports.append(*reported)
         if orders and (received := orders.read()):
@@ -128,27 +146,6 @@ def _pass_on(
         if watched and time.monotonic() - heard_at > GONE_AFTER:
             watched = False
             print("[launch] this job is no longer watched; it keeps running", flush=True)
-    if not faults:
+    if not failed:
         time.sleep(LINGER)
-    return 1 if faults else 0
-
-
-def _log(message: Any, bar: ProgressBar) -> bool:
-    """Write what belongs in the job's output file: lines, the progress, and failures. Returns whether it is one."""
-    fault: object = None
-    match message:
-        case messages.Lines(rank, lines):
-            for line in lines:
-                if progress := parse_report(line):
-                    bar.show(progress)
-                else:
-                    print(f"[rank {rank}] {line}", flush=True)
-        case messages.Raised(rank):
-            fault = RankFailed(f"{message.type_name}: {message.text}", rank=rank, stack=message.stack)
-        case messages.Died(rank):
-            fault = RankDied(rank=rank, exitcode=message.exitcode, stack=message.stack)
-        case messages.SupervisorFailed(text):
-            fault = text
-    if fault is not None:
-        print(f"[launch] {fault}", flush=True)
-    return fault is not None
+    return 1 if failed else 0

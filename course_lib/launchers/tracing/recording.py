@@ -115,20 +115,6 @@ def collectives_of(rank: int, calls: Sequence[LoggedCall]) -> list[Collective]:
     return recorded
 
 
-def complete_arrows(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events without arrows that are incomplete or point back in time.
-
-    Some start before the profiler was on, and a GPU's clock is known less precisely than its host's.
-    """
-    arrows: dict[tuple[Any, ...], dict[str, list[float]]] = {}
-    for event in events:
-        if event["ph"] in "stf":
-            key = event.get("cat"), event.get("name"), event.get("id")
-            arrows.setdefault(key, {"s": [], "t": [], "f": []})[event["ph"]].append(event["ts"])
-    complete = {key for key, t in arrows.items() if t["s"] and t["f"] and t["s"][-1] <= min(t["f"] + t["t"])}
-    return [e for e in events if e["ph"] not in "stf" or (e.get("cat"), e.get("name"), e.get("id")) in complete]
-
-
 def wall_minus_monotonic() -> float:
     """Return wall-clock time minus monotonic time on this machine, from the best of several readings."""
     looks = [(time.monotonic(), time.time(), time.monotonic()) for _ in range(5)]
@@ -196,11 +182,11 @@ def _pack(rank: int, recorded: Any) -> Profile:
         with open(path, encoding="utf-8", errors="replace") as file:
             exported = json.load(file, strict=False)
     # The profiler's internal events have strings as pids.
-    kept = [e for e in exported.get("traceEvents", ()) if e.get("ph") in PHASES and isinstance(e.get("pid"), int)]
-    events = [event for event in kept if "tid" in event]
+    shown = [event for event in exported.get("traceEvents", ()) if event.get("ph") in PHASES]
+    events = [event for event in shown if isinstance(event.get("pid"), int) and "tid" in event]
     timed = sorted((event for event in events if event["ph"] != "M"), key=lambda event: event["ts"])[:MAX_EVENTS]
     first = timed[0]["ts"] if timed else 0.0
-    timed = [event | {"ts": event["ts"] - first} for event in complete_arrows(timed)]
+    timed = [event | {"ts": event["ts"] - first} for event in timed]
     wall = exported.get("baseTimeNanoseconds", 0) / 1e9 + first / 1e6
     names = [event for event in events if event["ph"] == "M" and event["name"] == "thread_name"]
     return Profile.pack(rank, wall - wall_minus_monotonic(), names + timed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,30 +32,23 @@ class Arrival:
 
     last: int
     late: float
-    core_wait: float = 0.0  # seconds it waited for a core since the previous collective
+    core_wait: float  # seconds it waited for a core since the previous collective
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """The arrivals at all collectives with at least two ranks, ordered by time.
-
-    Prints as a table: for each rank, how often it arrived last, what that cost, and how long it waited for a core.
-    """
+    """The arrivals at all collectives with at least two ranks, in order of time. Prints as a table with a verdict."""
 
     ranks: int
     arrivals: tuple[Arrival, ...]
     seconds: float  # from the first collective to the last
-    core_wait: Mapping[int, float] = field(default_factory=dict)  # seconds of that spent waiting for a core, by rank
-    work: Mapping[int, float] = field(default_factory=dict)  # seconds not spent waiting, by rank
-    kinds: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # seconds in each kind of span, by rank
+    core_wait: Mapping[int, float]  # seconds of that spent waiting for a core, by rank
+    work: Mapping[int, float]  # seconds not spent waiting, by rank
+    kinds: Mapping[int, Mapping[str, float]]  # seconds in each kind of span, by rank
 
     def late(self, rank: int) -> list[float]:
         """Return by how much this rank was late at each collective at which it arrived last."""
         return [arrival.late for arrival in self.arrivals if arrival.last == rank]
-
-    def cost(self, rank: int) -> float:
-        """Return the seconds that would be saved if this rank never arrived later than the second-to-last one."""
-        return sum(self.late(rank))
 
     @property
     def is_pipeline(self) -> bool:
@@ -67,20 +60,18 @@ class Stragglers:
         """The rank that the others wait for, or None if there is none or the machine explains the delay."""
         if len(self.arrivals) < MIN_COLLECTIVES or self.ranks < 2 or (self.is_pipeline and len(self.work) < self.ranks):
             return None
-        own = self.work if self.is_pipeline else {rank: self._own_delay(rank) for rank in range(self.ranks)}
+        busy = {rank for rank, waited in self.core_wait.items() if waited > 0.05 * self.seconds}
+        own, ahead = dict(self.work), AHEAD_IN_WORK
+        if not self.is_pipeline:
+            ahead = AHEAD_IN_ARRIVALS
+            for rank in range(self.ranks):
+                noise = SLICE if rank in busy else SLICE / 5  # the threads that carry messages wait for a core, too
+                delays = [max(0.0, one.late - one.core_wait - noise) for one in self.arrivals if one.last == rank]
+                own[rank] = sum(sorted(delays)[:-2])  # the two worst may be the start and a hiccup
         first, second, *_ = sorted(own, key=lambda rank: own[rank], reverse=True)
-        times = (AHEAD_IN_WORK if self.is_pipeline else AHEAD_IN_ARRIVALS) * (2 if self._is_busy(first) else 1)
         more = own[first] - own[second]
-        return first if more > times * own[second] and self._matters(more) else None
-
-    def _own_delay(self, rank: int) -> float:
-        """Return the rank's cost without its two worst arrivals (a start, a hiccup) and what the machine explains."""
-        noise = SLICE if self._is_busy(rank) else SLICE / 5  # the threads that carry messages wait for a core, too
-        own = [max(0.0, arrival.late - arrival.core_wait - noise) for arrival in self.arrivals if arrival.last == rank]
-        return sum(sorted(own)[:-2])
-
-    def _is_busy(self, rank: int) -> bool:
-        return self.core_wait.get(rank, 0.0) > 0.05 * self.seconds
+        enough = ahead * (2 if first in busy else 1) * own[second]
+        return first if more > enough and self._matters(more) else None
 
     def _matters(self, seconds: float) -> bool:
         return seconds >= max(2 * SLICE, SHARE * self.seconds)
@@ -102,15 +93,15 @@ class Stragglers:
             return "No collective of two ranks or more was recorded, so no rank waited for another."
         if len(self.arrivals) < MIN_COLLECTIVES:
             return f"Only {len(self.arrivals)} collectives were recorded: too few to name a straggler."
-        rank = self.slowest
-        if rank is None:
+        if (rank := self.slowest) is None:
             return "No rank stands out."
         why = f" Its `{kind}` takes longer than the others'." if (kind := self.cause(rank)) else ""
         if not self.is_pipeline:
-            share = f", {self.cost(rank) / self.seconds:.0%} of the time" if self.seconds > 0 else ""
+            late, seconds = self.late(rank), sum(self.late(rank))
+            share = f", {seconds / self.seconds:.0%} of the time" if self.seconds > 0 else ""
             return (
-                f"Rank {rank} is the straggler: last in {len(self.late(rank))} of {len(self.arrivals)} collectives, "
-                f"and the others waited {self.cost(rank):.3g} s for it alone{share}.{why}"
+                f"Rank {rank} is the straggler: last in {len(late)} of {len(self.arrivals)} collectives, "
+                f"and the others waited {seconds:.3g} s for it alone{share}.{why}"
             )
         others = max(self.work[other] for other in range(self.ranks) if other != rank)
         return (
@@ -121,13 +112,13 @@ class Stragglers:
     def __str__(self) -> str:
         if not self.arrivals:
             return self.verdict()
-        head = f"{'rank':>4}  {'last in':>7}  {'late (median)':>13}  {'late (most)':>11}  {'in all':>9}"
-        lines = [f"{head}  {'in line for a core':>18}"]
+        lines = ["rank  last in  late (median)  late (most)     in all  in line for a core"]
         for rank in range(self.ranks):
             late = self.late(rank)
-            values = [statistics.median(late), max(late), sum(late)] if late else []
-            median, most, total = [f"{value * 1e3:,.2f} ms" for value in values] or ["-"] * 3
-            waited = f"{self.core_wait[rank] * 1e3:,.2f} ms" if rank in self.core_wait else "-"
+            late_values = (statistics.median(late), max(late), sum(late)) if late else (None, None, None)
+            values = (*late_values, self.core_wait.get(rank))
+            shown = ["-" if value is None else f"{value * 1e3:,.2f} ms" for value in values]
+            median, most, total, waited = shown
             lines.append(f"{rank:>4}  {len(late):>7}  {median:>13}  {most:>11}  {total:>9}  {waited:>18}")
         return "\n".join([*lines, "", self.verdict()])
 
@@ -163,17 +154,16 @@ def _work(spans: Sequence[Span], waits: Mapping[int, Samples]) -> tuple[dict[int
     """
     first, end = min((span.start for span in spans), default=0.0), max((span.end for span in spans), default=0.0)
     begin = first + 0.2 * (end - first)
-    work: dict[int, float] = {}
     kinds: dict[int, dict[str, float]] = {}
     for span in spans:
-        if span.end <= begin:
-            continue
-        start, samples = max(span.start, begin), waits.get(span.rank)
-        seconds = span.end - start - _waited(samples, start, span.end)
-        kinds.setdefault(span.rank, {}).setdefault(span.name, 0.0)
-        kinds[span.rank][span.name] += seconds
-        work.setdefault(span.rank, end - begin - _waited(samples, begin, end))
-        work[span.rank] -= seconds if span.name in WAITING else 0.0
+        if span.end > begin:
+            start, of_rank = max(span.start, begin), kinds.setdefault(span.rank, {})
+            seconds = span.end - start - _waited(waits.get(span.rank), start, span.end)
+            of_rank[span.name] = of_rank.get(span.name, 0.0) + seconds
+    work = {}
+    for rank, of_rank in kinds.items():
+        waited_for_others = sum(of_rank.get(kind, 0.0) for kind in WAITING)
+        work[rank] = end - begin - _waited(waits.get(rank), begin, end) - waited_for_others
     return work, kinds
 
 

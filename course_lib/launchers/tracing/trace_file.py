@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from course_lib.trace import Span
 
 Event = dict[str, Any]
 SPANS, COLLECTIVES, EXPOSED_ROW, PROFILED = 1, 101, 151, 201  # the first row of each kind in a rank's process
-MIN_DURATION = 1e-6  # seconds: a shorter slice is invisible and cannot have an arrow
+MIN_DURATION = 1e-6  # seconds: a shorter slice is invisible
 WRITTEN_BY = "course_lib"
 CORE_WAIT = "waited for a core"
 EXPOSED = "exposed communication"
@@ -75,10 +75,11 @@ def trace_events(
         named.append(_name(rank, 0, "process_name", f"rank {rank}"))
         named.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
     exposed = [span for profile in profiles for span in exposed_communication(profile)]
+    last_arrivals = {call.key: call.start for call in sorted(collectives, key=lambda call: call.start)}
     timed: list[Event] = []
     for first, title, events in (
         (SPANS, "spans", map(_event_of_span, spans)),
-        (COLLECTIVES, "collectives", _events_of_collectives(collectives)),
+        (COLLECTIVES, "collectives", [_event_of_collective(call, last_arrivals[call.key]) for call in collectives]),
         (EXPOSED_ROW, EXPOSED, map(_event_of_span, exposed)),
     ):
         in_rows = _in_rows(events, first)
@@ -86,7 +87,6 @@ def trace_events(
             number = "" if row == first else f" ({row - first + 1})"
             named.append(_name(rank, row, "thread_name", f"{title}{number}"))
         timed += in_rows
-    timed += _arrows(timed)
     for profile in profiles:
         of_profile = _profiled(profile)
         named += [event for event in of_profile if event["ph"] == "M"]
@@ -113,37 +113,25 @@ def read_trace(path: str | Path) -> list[Event]:
 
 def spans_in(events: Sequence[Event]) -> tuple[int, list[Span]]:
     """Return the number of ranks in a trace, and its spans, including exposed communication."""
-    ranks = sum(event["ph"] == "M" and event["name"] == "process_name" for event in events)
-    rows = [*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)]
-    return ranks, [
-        Span(
-            event["pid"],
-            event["cat"],
-            event["ts"] / 1e6,
-            (event["ts"] + event["dur"]) / 1e6,
-            **{name: event["args"][name] for name in ("paced", "peer", "label") if name in event["args"]},
-        )
-        for event in events
-        if event["ph"] == "X" and event["tid"] in rows
-    ]
-
-
-def collectives_in(events: Sequence[Event]) -> list[Collective]:
-    """Return the collectives in a trace."""
-    return [
-        Collective(e["pid"], e["args"]["group"], e["args"]["number"], e["name"], float(e["ts"]) / 1e6)
-        for e in events
-        if e.get("cat") == "collective"
-    ]
-
-
-def core_waits_in(events: Sequence[Event]) -> dict[int, list[tuple[float, float]]]:
-    """Return the samples of how long each rank had waited for a core, by rank."""
-    samples: dict[int, list[tuple[float, float]]] = {}
+    ranks, spans = 0, []
     for event in events:
-        if event["ph"] == "C" and event["name"] == CORE_WAIT:
-            samples.setdefault(event["pid"], []).append((float(event["ts"]) / 1e6, float(event["args"]["seconds"])))
-    return samples
+        ranks += event["ph"] == "M" and event["name"] == "process_name"
+        if event["ph"] == "X" and event["tid"] in (*range(SPANS, COLLECTIVES), *range(EXPOSED_ROW, PROFILED)):
+            start, end = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+            spans.append(Span(event["pid"], event["cat"], start, end, **event["args"]))
+    return ranks, spans
+
+
+def arrivals_in(events: Sequence[Event]) -> tuple[list[Collective], dict[int, list[tuple[float, float]]]]:
+    """Return the collectives in a trace, and by rank the samples of how long it had waited for a core."""
+    collectives, core_waits = [], {}
+    for event in events:
+        rank, at, args = event["pid"], event.get("ts", 0.0) / 1e6, event.get("args", {})
+        if event.get("cat") == "collective":
+            collectives.append(Collective(rank, args["group"], args["number"], event["name"], at))
+        elif event["ph"] == "C" and event["name"] == CORE_WAIT:
+            core_waits.setdefault(rank, []).append((at, args["seconds"]))
+    return collectives, core_waits
 
 
 def _event_of_span(span: Span) -> Event:
@@ -151,13 +139,11 @@ def _event_of_span(span: Span) -> Event:
     return _complete(span.rank, f"{span.name} {span.label}".rstrip(), span.name, span.start, span.end, more)
 
 
-def _events_of_collectives(collectives: Sequence[Collective]) -> Iterator[Event]:
-    """Yield the collectives' events. One whose end we did not see lasts until its last rank arrives."""
-    last_arrivals = {call.key: call.start for call in sorted(collectives, key=lambda call: call.start)}
-    for call in collectives:
-        end = last_arrivals[call.key] if call.end is None else call.end
-        more = {"group": call.group, "number": call.number, "of": call.text, "end": "seen" if call.end else "not seen"}
-        yield _complete(call.rank, call.op, "collective", call.start, end, more)
+def _event_of_collective(call: Collective, last_arrival: float) -> Event:
+    """Return the event of a collective. One whose end we did not see lasts until its last rank arrives."""
+    end = last_arrival if call.end is None else call.end
+    more = {"group": call.group, "number": call.number, "of": call.text, "end": "seen" if call.end else "not seen"}
+    return _complete(call.rank, call.op, "collective", call.start, end, more)
 
 
 def _in_rows(events: Iterable[Event], first: int) -> list[Event]:
@@ -175,27 +161,6 @@ def _in_rows(events: Iterable[Event], first: int) -> list[Event]:
         rows[row].append(end)
         placed.append(event | {"tid": first + row})
     return placed
-
-
-def _arrows(timed: Sequence[Event]) -> list[Event]:
-    """Return an arrow from each send to its receive: a rank's n-th send to a peer matches the peer's n-th receive."""
-    events: list[Event] = []
-    numbers: dict[tuple[str, int, int], Iterator[int]] = {}
-    sent: dict[tuple[int, int, int], Event] = {}
-    messages = [e for e in timed if e["cat"] in ("send", "receive") and e["args"].get("peer") is not None]
-    for event in sorted(messages, key=lambda event: (event["cat"] != "send", event["ts"])):
-        rank, peer, sends = event["pid"], event["args"]["peer"], event["cat"] == "send"
-        route = (rank, peer) if sends else (peer, rank)
-        number = next(numbers.setdefault((event["cat"], *route), itertools.count()))
-        if sends:
-            sent[(*route, number)] = event
-        elif (*route, number) in sent:
-            flow = {"name": "message", "cat": "message", "id": f"message {route[0]}-{route[1]} {number}"}
-            sent_event = sent[(*route, number)]
-            events.append(flow | {"ph": "s"} | {name: sent_event[name] for name in ("pid", "tid", "ts")})
-            arrived_at = event["ts"] + event["dur"] - MIN_DURATION * 1e6 / 2  # inside the slice, at its end
-            events.append(flow | {"ph": "f", "bp": "e", "pid": rank, "tid": event["tid"], "ts": arrived_at})
-    return events
 
 
 def _profiled(profile: Profile) -> list[Event]:
