@@ -49,29 +49,22 @@ class Stack:
         return outputs, list(zip(h.split(1), c.split(1), strict=True))
 
 
-class Stacks:
-    """The stacks of a model, by the place of their first layer. A copy of a model builds stacks of its own weights."""
+def stack_of(
+    built: dict[int, Stack], run: Sequence[tuple[int, Any]], inputs: Tensor, one_call: bool | None
+) -> Stack | None:
+    """Return the stack of these (place, block) pairs, from those `built`, or None if they run one by one.
 
-    def __init__(self) -> None:
-        self._built: dict[int, Stack] = {}
-
-    def __reduce__(self) -> tuple[type[Stacks], tuple[()]]:
-        return Stacks, ()
-
-    def of(self, run: Sequence[tuple[int, Any]], inputs: Tensor, one_call: bool | None) -> Stack | None:
-        """Return the stack of these (place, block) pairs, or None if they run one by one.
-
-        `one_call` decides; None leaves it to the width. Blocks with a forward hook run one by one.
-        """
-        if one_call is None:
-            in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
-            one_call = inputs.is_cuda and run[0][1].width >= (WIDE_IN_HALF if in_half else WIDE)
-        if len(run) < 2 or not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
-            return None
-        layers, first = [block.lstm for _, block in run], run[0][0]
-        if first not in self._built or not self._built[first].is_of(layers):
-            self._built[first] = Stack(layers)
-        return self._built[first]
+    `one_call` decides; None leaves it to the width. Blocks with a forward hook run one by one.
+    """
+    if one_call is None:
+        in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
+        one_call = inputs.is_cuda and run[0][1].width >= (WIDE_IN_HALF if in_half else WIDE)
+    if not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
+        return None
+    layers, first = [block.lstm for _, block in run], run[0][0]
+    if first not in built or not built[first].is_of(layers):
+        built[first] = Stack(layers)
+    return built[first]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, state: Any) -> Any:
