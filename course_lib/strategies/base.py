@@ -205,6 +205,16 @@ class Single(Strategy):
     """One device, one process: forward, backward, update."""
 
 
+def check_is_strategy(candidate: Any) -> None:
+    """Refuse a class, or an object, that cannot be trained, compared and saved as a strategy."""
+    kind = candidate if isinstance(candidate, type) else type(candidate)
+    for name in ("share", "step", "shards", "checked_shards"):
+        if not callable(getattr(kind, name, None)):
+            raise ValueError(
+                f"{kind.__name__} has no {name}(): derive it from course_lib.strategies.Strategy, which has one"
+            )
+
+
 def check_limits(model: SequenceModel, *, chunks: int = 1, carry_state: bool = False) -> None:
     """Let blocks refuse what they cannot do: to run in `chunks` of time, or to carry a state to the next batch."""
     for place, block in model.numbered():

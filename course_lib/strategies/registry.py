@@ -12,7 +12,7 @@ import torch
 
 from course_lib.launchers.target import find_yours
 from course_lib.planning.placement import Placement
-from course_lib.strategies.base import PRECISIONS, Single, Strategy
+from course_lib.strategies.base import PRECISIONS, Single, Strategy, check_is_strategy
 from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
@@ -42,16 +42,6 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ValueError(f"strategy {name}: this is not a class")
     check_is_strategy(candidate)
     return candidate
-
-
-def check_is_strategy(candidate: Any) -> None:
-    """Refuse a class, or an object, that cannot be trained, compared and saved as a strategy."""
-    kind = candidate if isinstance(candidate, type) else type(candidate)
-    for name in ("share", "step", "shards", "checked_shards"):
-        if not callable(getattr(kind, name, None)):
-            raise ValueError(
-                f"{kind.__name__} has no {name}(): derive it from course_lib.strategies.Strategy, which has one"
-            )
 
 
 def make_strategy(

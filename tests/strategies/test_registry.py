@@ -12,8 +12,8 @@ import torch
 from course_lib.launchers.target import parse
 from course_lib.planning.placement import Placement
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies import Single, find_strategy, make_strategy
-from course_lib.strategies.registry import STRATEGIES, checked_options
+from course_lib.strategies import Single
+from course_lib.strategies.registry import STRATEGIES, checked_options, find_strategy, make_strategy
 from tests.strategies import local_sgd
 
 

@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from course_lib import RankFailed, launch
 from course_lib.lstm.model import cross_entropy
-from course_lib.strategies import STRATEGIES, Shard, Single, Strategy, TensorParallel
+from course_lib.strategies import Shard, Single, Strategy, TensorParallel
+from course_lib.strategies.registry import STRATEGIES
 from course_lib.strategies.shards import join, outlines_of
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import Position
