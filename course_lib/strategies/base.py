@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -66,11 +66,15 @@ class Strategy:
         self.random_stream = self.rank  # ranks with the same stream draw the same random numbers
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
-        self.loss, self.carry_state, self.clip = in_float32(loss) if autocast else loss, carry_state, clip
+        self.loss, self.carry_state, self.clip = loss, carry_state, clip
+        if autocast:  # in half precision, a sum of many small losses would be wrong
+            self.loss = lambda outputs, batch: loss(outputs.float(), batch)
+            # A CPU without half-precision arithmetic still runs the model, but slowly, and PyTorch says so at length.
+            warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
         self.autocast, self.scaler = autocast, GradientScaler() if autocast is torch.float16 else None
         self.states: StatesByMicroBatch = {}
         self.updates = 0
-        self.counted_elsewhere: set[tuple[str, Offsets]] | None = None  # see `find_replicas`
+        self.counted_elsewhere: set[tuple[str, Offsets]] | None = None  # pieces that an earlier rank adds to the norm
 
     def share(self, batch: Batch) -> Batch:
         """Return this rank's share of a global batch, to pass to `step`."""
@@ -91,7 +95,7 @@ class Strategy:
             )
         self.reduce_gradients()
         with span("update"):
-            if self.unscale_gradients():
+            if self.scaler is None or self.scaler.unscale(self.model.parameters(), self.gradient_scale, self.device):
                 self.clip_gradients()
                 self.optimizer.step()
         self.states = {m: detach_states(its_states) for m, its_states in states.items()} if self.carry_state else {}
@@ -133,14 +137,6 @@ class Strategy:
     def reduce_gradients(self) -> None:
         """Sum the gradients over the ranks that have the same parameters, unless the backward pass already did."""
 
-    def unscale_gradients(self) -> bool:
-        """Divide float16 gradients by the loss scale. Returns False, on all ranks, if any gradient overflowed."""
-        if self.scaler is None:
-            return True
-        gradients = (parameter.grad for parameter in self.model.parameters())
-        local = [local_part(gradient) for gradient in gradients if gradient is not None]
-        return self.scaler.unscale(local, self.gradient_scale, self.device)
-
     def clip_gradients(self) -> None:
         """Scale the gradient down to a norm of at most `clip`, measured over the *whole* model's gradient."""
         if self.clip is None:
@@ -149,7 +145,9 @@ class Strategy:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
         if self.counted_elsewhere is None:  # not in __init__, where a strategy of your own has not set its group yet
-            self.counted_elsewhere = self.find_replicas()
+            outlines = gather_outlines(self.checked_shards(), self.model_group)[: dist.get_rank(self.model_group)]
+            earlier = [(name, box) for part in outlines for name, outline in part.items() for box in outline.boxes]
+            self.counted_elsewhere = {(name, tuple(span.start for span in box)) for name, box in earlier}
         weight = next(self.model.parameters())
         squares = torch.zeros((), dtype=weight.dtype, device=weight.device)
         for name, shard in self.shards().items():
@@ -159,12 +157,6 @@ class Strategy:
                         squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
-
-    def find_replicas(self) -> set[tuple[str, Offsets]]:
-        """Return the pieces that an earlier rank adds to the norm. All ranks of the model must call this."""
-        outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
-        earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
-        return {(name, tuple(span.start for span in box)) for name, boxes in earlier for box in boxes}
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's shard of each parameter, by the parameter's name in the whole model."""
@@ -274,15 +266,16 @@ class GradientScaler:
     def __init__(self) -> None:
         self.scale, self.updates_since_overflow = FIRST_SCALE, 0
 
-    def unscale(self, gradients: Sequence[Tensor], times: int, device: torch.device) -> bool:
+    def unscale(self, parameters: Iterable[Parameter], times: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
         They are also multiplied by `times` here: before the backward pass, this would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
-        for gradient in gradients:
-            gradient.mul_(times / self.scale)
-            finite *= gradient.isfinite().all()
+        for parameter in parameters:
+            if parameter.grad is not None:
+                gradient = local_part(parameter.grad).mul_(times / self.scale)
+                finite *= gradient.isfinite().all()
         if dist.is_initialized():
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)
         self.updates_since_overflow = self.updates_since_overflow + 1 if finite else 0
@@ -299,12 +292,3 @@ class GradientScaler:
     def load(self, state: Mapping[str, float]) -> None:
         """Continue from a saved state."""
         self.scale, self.updates_since_overflow = float(state["scale"]), int(state["updates_since_overflow"])
-
-
-def in_float32(loss: Loss) -> Loss:
-    """Return the loss, computed in float32 from half-precision outputs: summing many small losses needs the precision.
-
-    A CPU without half-precision arithmetic still runs the model, but slowly. We hide PyTorch's long warning about it.
-    """
-    warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
-    return lambda outputs, batch: loss(outputs.float(), batch)

@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from course_lib.machine import device
-from course_lib.words import counted
 
 
 def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:
@@ -26,17 +25,3 @@ def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int 
     rows = ("replica", "shard") if shards > 1 else ("replica",)
     names = (column, *rows) if inside == "replicas" else (*rows, column)
     return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
-
-
-def group_of_each_replica(mesh: DeviceMesh) -> dist.ProcessGroup:
-    """Return the ranks of this rank's replica: they hold one model and its optimizer state together."""
-    rows = mesh.mesh.movedim((mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
-    group = dist.new_subgroups_by_enumeration(rows.tolist())[0]
-    assert isinstance(group, dist.ProcessGroup)  # every rank is in one of the subgroups
-    return group
-
-
-def mesh_in_words(replicas: int, shards: int, stages: int) -> str:
-    """Return the mesh as text: `2 replicas x 2 shards x 4 stages`. A single shard is left out."""
-    sizes = {"replica": replicas, "shard": shards, "stage": stages}
-    return " x ".join(counted(size, name) for name, size in sizes.items() if size > 1 or name != "shard")
