@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
@@ -219,6 +221,25 @@ def rank_and_ranks() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:
+    """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
+
+    Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
+    With `shards`, a replica has one row per shard, and the mesh has three dimensions. Shards are closer than replicas.
+    """
+    ranks, requested = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
+    if replicas < 1 or shards < 1 or ranks % (replicas * shards):
+        fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
+        product, which = ("replicas x shards", "a product") if shards != 1 else ("replicas", "one")
+        raise ValueError(f"{requested} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
+    if inside not in ("", f"{column}s", "replicas"):
+        raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
+    shape = {"replica": replicas, "shard": shards, column: ranks // (replicas * shards)}
+    rows = ("replica", "shard") if shards > 1 else ("replica",)
+    names = (column, *rows) if inside == "replicas" else (*rows, column)
+    return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
+
+
 def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
     """Return on every rank what `act` returns on rank 0. If it raises an OSError or ValueError, every rank raises it.
 
@@ -255,6 +276,7 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     return tensor
 
 
+@dataclass
 class GradientScaler:
     """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
 
@@ -263,8 +285,8 @@ class GradientScaler:
     has only a part of the model, all ranks must still skip the same updates.
     """
 
-    def __init__(self) -> None:
-        self.scale, self.updates_since_overflow = FIRST_SCALE, 0
+    scale: float = FIRST_SCALE
+    updates_since_overflow: int = 0
 
     def unscale(self, parameters: Iterable[Parameter], times: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
@@ -287,7 +309,7 @@ class GradientScaler:
 
     def state(self) -> dict[str, float]:
         """Return the state that a checkpoint saves, for `load`."""
-        return {"scale": self.scale, "updates_since_overflow": self.updates_since_overflow}
+        return asdict(self)
 
     def load(self, state: Mapping[str, float]) -> None:
         """Continue from a saved state."""

@@ -18,9 +18,8 @@ from course_lib.data.batch import check_at_least
 from course_lib.lstm.fast import keep_weights_where_they_are
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, broadcast_weights
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, broadcast_weights, mesh_of
 from course_lib.strategies.ddp import DataParallel, accumulate
-from course_lib.strategies.mesh import mesh_of
 from course_lib.strategies.shards import Shard, all_gather, is_sharded, local_rows, reduce_scatter
 from course_lib.trace import span
 

@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 from course_lib.data import Batch
 from course_lib.lstm.fast import keep_weights_where_they_are
 from course_lib.lstm.model import Loss, SequenceModel
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
-from course_lib.strategies.mesh import mesh_of
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, mesh_of, sum_over_ranks
 from course_lib.strategies.pipeline import Pipeline
 from course_lib.strategies.shards import Shard, all_gather, local_rows, reduce_scatter
 from course_lib.trace import span

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from course_lib import launch, trace
 from course_lib.data import Corpus, Streams
@@ -22,6 +21,7 @@ from course_lib.strategies import Hybrid, Pipeline
 from course_lib.strategies.mail import Mail
 from tests.planning.legal_schedules import any_legal_schedules
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, prove, prove_all
+from tests.strategies.test_split_backward import Drop
 
 
 def several(stages: int) -> st.SearchStrategy[list[Schedule]]:
@@ -105,13 +105,6 @@ def test_gradients_are_sent_to_the_other_replicas_while_stages_still_work(schedu
         return early[0], len(list(strategy.model.parameters()))
 
     assert all(early == every for early, every in launch(sent_early, ranks=4))
-
-
-class Drop(nn.Module):
-    width = 4
-
-    def forward(self, inputs, state=None):
-        return nn.functional.dropout(inputs, 0.5), None
 
 
 def with_dropout() -> SequenceModel:

@@ -10,7 +10,6 @@ import torch
 from course_lib import RankFailed, launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model
-from course_lib.meter import meter
 from course_lib.strategies import DDP, FSDP
 from course_lib.strategies.fsdp import local_rows, shard_blocks
 from course_lib.strategies.shards import local_part
@@ -30,33 +29,20 @@ from tests.strategies.test_accumulation import (
 WAYS = [{}, {"reshard_after_forward": False}, {"micro_batches": 3}, {"clip": 0.05}, {"clip": 0.05, "micro_batches": 2}]
 
 
-@pytest.mark.parametrize(
-    "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
-)
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
-def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
+SHARDED = [(ranks, 1, UNEVEN) for ranks in (2, 3)]
+SHARDED += [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in ((1, 1, UNEVEN), (1, 1, UNIFORM), (2, 1, UNIFORM), (3, 1, UNIFORM), (4, 2, UNEVEN), (4, 4, UNEVEN))
+]
+
+
+@pytest.mark.parametrize(("ranks", "replicas", "lengths"), SHARDED)
+def test_every_way_to_shard_is_the_same_as_one_process(ranks, replicas, lengths):
+    ways = [{"replicas": replicas, **way} for way in WAYS]
     common = {"model": plain, "batches": text_batches(lengths)[:3], "optimizer": adam, "loss": cross_entropy}
-    for way, proof in zip(WAYS, prove_all(WAYS, FSDP, ranks=ranks, **common), strict=True):
+    for way, proof in zip(ways, prove_all(ways, FSDP, ranks=ranks, **common), strict=True):
         assert proof, f"{way}: {proof}"
         assert len(proof.steps) == 3 * ranks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
-    ways = [{"replicas": replicas, **way} for way in WAYS]
-    common = {"model": plain, "batches": text_batches(UNEVEN)[:3], "optimizer": adam, "loss": cross_entropy}
-    for way, proof in zip(ways, prove_all(ways, FSDP, ranks=4, **common), strict=True):
-        assert proof, f"{way}: {proof}"
-
-
-def test_every_sequence_is_read_by_one_rank_also_within_a_replica():
-    def lengths():
-        strategy = FSDP(plain(), adam, cross_entropy, replicas=2)
-        return strategy.share(text_batches(UNEVEN)[0]).lengths.tolist()
-
-    found = launch(lengths, ranks=4)
-    assert sorted(length for own in found for length in own) == sorted(UNEVEN)
 
 
 first, second, third = text_batches(UNEVEN)[:3]
@@ -90,25 +76,6 @@ def test_a_forward_pass_alone_leaves_the_shards_as_they_were():
 
     for reshard_after_forward in (True, False):
         assert set(launch(evaluated, reshard_after_forward, ranks=2)) == {(True, True)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("reshard", "gathers"), [(True, 7), (False, 4)])
-def test_a_block_is_gathered_twice_unless_it_stays_whole_and_its_gradient_is_sent_once(reshard, gathers):
-    """The last block is still whole when the backward pass begins with it: 4 blocks are gathered 4 + 3 times."""
-
-    def calls(micro_batches):
-        strategy = FSDP(plain(), adam, cross_entropy, reshard_after_forward=reshard, micro_batches=micro_batches)
-        (batch, *_) = text_batches(UNEVEN)
-        strategy.step(strategy.share(batch))
-        with meter() as spent:
-            strategy.step(strategy.share(batch))
-        return spent.calls
-
-    at_once, in_two = launch(calls, 1, ranks=2)[0], launch(calls, 2, ranks=2)[0]
-    assert (at_once["all_gather"], in_two["all_gather"]) == (gathers, 2 * gathers)
-    counts_and_losses = 1  # more of these messages where the count is known beforehand: it travels by itself
-    assert in_two["all_reduce"] == at_once["all_reduce"] + counts_and_losses  # how gloo sums and scatters gradients
 
 
 def test_rows_are_cut_as_torch_cuts_them():

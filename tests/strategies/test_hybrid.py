@@ -13,7 +13,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.strategies import Hybrid
-from course_lib.strategies.mesh import mesh_of
+from course_lib.strategies.base import mesh_of
 from tests.strategies.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 
 MESHES = [(2, 2), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((3, 2), (2, 3), (4, 2)))]

@@ -12,7 +12,6 @@ from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import BlockCost, Placement, balanced, equal_count, round_robin
 from course_lib.strategies import ModelParallel
-from course_lib.strategies.model_parallel import segments_of
 from tests.strategies.test_accumulation import UNEVEN, UNIFORM, VOCABULARY, adam, prove, text_batches, tied
 
 UPDATES, BLOCKS = 3, 5
@@ -113,16 +112,6 @@ def test_a_rank_keeps_only_its_own_blocks():
     run = launch(names, ranks=2)
     whole = len(list(model().parameters()))
     assert list(run) == [(["0", "2"], whole), (["1", "3", "4"], whole)]
-
-
-def test_legs_are_the_way_of_the_activations():
-    legs = segments_of(model(), Placement((0, 0, 1, 0, 1)))
-    assert [(leg.rank, leg.places, leg.width) for leg in legs] == [
-        (0, (0, 1), 5),
-        (1, (2,), 5),
-        (0, (3,), 5),
-        (1, (4,), VOCABULARY),
-    ]
 
 
 @pytest.mark.slow

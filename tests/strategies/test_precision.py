@@ -13,7 +13,6 @@ from course_lib.data import AddingProblem
 from course_lib.lstm.model import lstm_model, squared_error
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
 from course_lib.strategies.base import FIRST_SCALE, GROWTH_INTERVAL, GradientScaler
-from course_lib.strategies.registry import make_strategy
 from course_lib.strategies.shards import local_part
 
 WAYS = {
@@ -146,13 +145,3 @@ def test_gradients_too_small_for_float16_train_by_being_scaled():
 
     assert moved(2.0**16) > 0
     assert moved(1.0) == 0
-
-
-def test_a_strategy_without_half_precision_says_so(tmp_path, monkeypatch):
-    class Own(Single):
-        def __init__(self, model, optimizer, loss):
-            super().__init__(model, optimizer, loss)
-
-    monkeypatch.setattr("course_lib.strategies.registry.STRATEGIES", {"own": Own})
-    with pytest.raises(ValueError, match="strategy=own computes only in fp32: leave out --precision bf16"):
-        make_strategy("own", 0.1, {}, "bf16")

@@ -102,3 +102,6 @@ def test_half_precision_is_for_strategies_that_take_it(own):
     assert make_strategy("own", 0.1, {}, "bf16").keywords["autocast"] is torch.bfloat16
     with pytest.raises(ValueError, match="precision=fp8: choose fp32, bf16, fp16"):
         make_strategy("own", 0.1, {}, "fp8")
+    own.setitem(STRATEGIES, "old", lambda model, optimizer, loss: None)
+    with pytest.raises(ValueError, match="strategy=old computes only in fp32: leave out --precision bf16"):
+        make_strategy("old", 0.1, {}, "bf16")

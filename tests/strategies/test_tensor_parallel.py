@@ -11,7 +11,7 @@ from course_lib import launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import Recurrent, SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import TensorParallel
-from course_lib.strategies.tensor_parallel import ShardedRecurrent, shares
+from course_lib.strategies.tensor_parallel import ShardedRecurrent
 from tests.strategies.test_accumulation import (
     UNEVEN,
     UNIFORM,
@@ -87,12 +87,6 @@ def test_it_communicates_at_every_step_of_every_layer_forward_and_backward(layer
     for rank in range(2):
         sent = sum(span.rank == rank and span.name == "communication" for span in run.spans)
         assert sent == layers * (2 * steps + 1)
-
-
-def test_units_are_shared_out_as_equally_as_possible():
-    assert shares(7, 3) == [3, 2, 2]
-    assert shares(2, 3) == [1, 1, 0]
-    assert shares(8, 4) == [2] * 4
 
 
 def test_a_rank_has_only_its_own_rows():
