@@ -25,18 +25,13 @@ class Stack:
     the backward pass runs the layers separately.
     """
 
-    def __init__(self, layers: Sequence[nn.LSTM]) -> None:
-        self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+    def __init__(self, layers: Sequence[nn.LSTM], weights: Sequence[Tensor]) -> None:
+        self.weights = weights
         hidden = layers[0].hidden_size
         self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
         for number, layer in enumerate(layers):
             for name, parameter in layer.named_parameters():
                 setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
-
-    def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
-        """Return whether these layers still have the weights that the stack was built from."""
-        now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
-        return all(a is b for a, b in zip(now, self.weights, strict=True))
 
     def __call__(self, inputs: Tensor, states: Sequence[Any]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
@@ -62,8 +57,9 @@ def stack_of(
     if not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
         return None
     layers, first = [block.lstm for _, block in run], run[0][0]
-    if first not in built or not built[first].is_of(layers):
-        built[first] = Stack(layers)
+    weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+    if first not in built or any(a is not b for a, b in zip(weights, built[first].weights, strict=True)):
+        built[first] = Stack(layers, weights)  # also if somebody has replaced a weight
     return built[first]
 
 

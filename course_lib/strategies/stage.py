@@ -54,6 +54,7 @@ class VirtualStage:
     position: int  # among all parts of the model
     positions: int
     width: int  # of its inputs: numbers per step and sequence
+    width_out: int
 
     @property
     def is_first(self) -> bool:
@@ -67,10 +68,6 @@ class VirtualStage:
     def blocks(self) -> list[SequenceModel]:
         """The same part, split into one model per block."""
         return [self.part.part(index, index + 1) for index, _ in self.part.numbered()]
-
-    @cached_property
-    def width_out(self) -> int:
-        return self.part.numbered()[-1][1].width
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,8 @@ class Stage:
             position = layout.position(index, number)
             start, stop = placement.parts[position]
             part = model.part(start, stop).to(device())
-            virtual.append(VirtualStage(part, position, layout.positions, widths[start - 1] if start else 0))
+            width = widths[start - 1] if start else 0
+            virtual.append(VirtualStage(part, position, layout.positions, width, widths[stop - 1]))
         blocks = sorted(block for virtual_stage in virtual for block in virtual_stage.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
         return cls(part, tuple(virtual), loss, index, ranks, pace, _groups(ranks, layout), autocast)

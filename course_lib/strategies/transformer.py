@@ -56,10 +56,9 @@ class ShardedGPTBlock(GPTBlock):
         module, _, parameter_name = name.partition(".")
         if module not in self.cuts or parameter_name in ("out.bias", "down.bias"):
             return Shard.whole(parameter)
-        dim = 1 if parameter_name in ("out.weight", "down.weight") else 0
-        total = self.width if module == "attention" else 4 * self.width
-        shape = tuple(total if place == dim else size for place, size in enumerate(parameter.shape))
-        return Shard(parameter, shape, (self.cuts[module],), dim)
+        shape, dim = list(parameter.shape), 1 if parameter_name in ("out.weight", "down.weight") else 0
+        shape[dim] = self.width if module == "attention" else 4 * self.width
+        return Shard(parameter, tuple(shape), (self.cuts[module],), dim)
 
 
 class RowParallel(nn.Linear):

@@ -37,6 +37,11 @@ class Tuned(Single):
         super().__init__(model, optimizer, loss, **options)
 
 
+class InFloat32(Single):
+    def __init__(self, model, optimizer, loss):
+        super().__init__(model, optimizer, loss)
+
+
 BAD_OPTIONS = {
     "speed=3": "strategy=own has no option speed: it takes every, ratio, name",
     "every='banana'": "every=banana: give a whole number",
@@ -98,10 +103,10 @@ def test_a_file_named_like_a_module_of_pythons_does_not_replace_it(tmp_path, mon
     assert json.loads("1") == 1
 
 
-def test_half_precision_is_for_strategies_that_take_it(own):
+def test_half_precision_is_for_strategies_that_take_it(own, monkeypatch):
     assert make_strategy("own", 0.1, {}, "bf16").keywords["autocast"] is torch.bfloat16
     with pytest.raises(ValueError, match="precision=fp8: choose fp32, bf16, fp16"):
         make_strategy("own", 0.1, {}, "fp8")
-    own.setitem(STRATEGIES, "old", lambda model, optimizer, loss: None)
+    monkeypatch.setitem(STRATEGIES, "old", InFloat32)
     with pytest.raises(ValueError, match="strategy=old computes only in fp32: leave out --precision bf16"):
         make_strategy("old", 0.1, {}, "bf16")
