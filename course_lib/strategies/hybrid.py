@@ -75,7 +75,9 @@ class Hybrid(Pipeline):
             self.share_number += self.row_shards.place
             # A replica's ranks hold one model and its optimizer state together.
             by_replica = self.mesh.mesh.movedim((self.mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
-            self.model_group, _ = dist.new_subgroups_by_enumeration(by_replica.tolist())
+            group, _ = dist.new_subgroups_by_enumeration(by_replica.tolist())
+            assert isinstance(group, dist.ProcessGroup)  # every rank is in one of the subgroups
+            self.model_group = group
 
     def group_of_stages(self) -> dist.ProcessGroup:
         """Return the ranks of this replica."""

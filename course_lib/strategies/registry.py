@@ -102,15 +102,16 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return value
     if Placement in kinds and isinstance(value, tuple | list) and all(type(stage) is int for stage in value):
         return Placement(tuple(value))
+    number: Any = value
     if isinstance(value, bool):  # Python says that True is an int
         fits = bool in kinds
     else:
         fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
     words = ", or ".join(word for kind, word in IN_WORDS.items() if kind in kinds)
     if float in kinds and type(None) in kinds:  # a limit: None says that there is none, so 0 says nothing
-        fits, words = fits and (value is None or value > 0), "a number above 0, or None"
+        fits, words = fits and (value is None or number > 0), "a number above 0, or None"
     if name in PIECES and value is not None:
-        fits, words = fits and 1 <= value <= MOST_PIECES, f"a whole number from 1 to {MOST_PIECES}"
+        fits, words = fits and 1 <= number <= MOST_PIECES, f"a whole number from 1 to {MOST_PIECES}"
     if not fits:
         advice = f"give {words}" if words else "this can only be set in code; leave it out"
         raise ValueError(f"{name}={value}: {advice}")
