@@ -25,18 +25,13 @@ class Stack:
     the backward pass runs the layers separately.
     """
 
-    def __init__(self, layers: Sequence[nn.LSTM]) -> None:
-        self.weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+    def __init__(self, layers: Sequence[nn.LSTM], weights: Sequence[Tensor]) -> None:
+        self.weights = weights
         hidden = layers[0].hidden_size
         self.lstm = nn.LSTM(hidden, hidden, len(layers), device="meta")
         for number, layer in enumerate(layers):
             for name, parameter in layer.named_parameters():
                 setattr(self.lstm, name.replace("_l0", f"_l{number}"), parameter)
-
-    def is_of(self, layers: Sequence[nn.LSTM]) -> bool:
-        """Return whether these layers still have the weights that the stack was built from."""
-        now = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
-        return all(a is b for a, b in zip(now, self.weights, strict=True))
 
     def __call__(self, inputs: Tensor, states: Sequence[Any]) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Return the last layer's outputs, and every layer's new state. A state of None starts at zero."""
@@ -49,29 +44,23 @@ class Stack:
         return outputs, list(zip(h.split(1), c.split(1), strict=True))
 
 
-class Stacks:
-    """The stacks of a model, by the place of their first layer. A copy of a model builds stacks of its own weights."""
+def stack_of(
+    built: dict[int, Stack], run: Sequence[tuple[int, Any]], inputs: Tensor, one_call: bool | None
+) -> Stack | None:
+    """Return the stack of these (place, block) pairs, from those `built`, or None if they run one by one.
 
-    def __init__(self) -> None:
-        self._built: dict[int, Stack] = {}
-
-    def __reduce__(self) -> tuple[type[Stacks], tuple[()]]:
-        return Stacks, ()
-
-    def of(self, run: Sequence[tuple[int, Any]], inputs: Tensor, one_call: bool | None) -> Stack | None:
-        """Return the stack of these (place, block) pairs, or None if they run one by one.
-
-        `one_call` decides; None leaves it to the width. Blocks with a forward hook run one by one.
-        """
-        if one_call is None:
-            in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
-            one_call = inputs.is_cuda and run[0][1].width >= (WIDE_IN_HALF if in_half else WIDE)
-        if len(run) < 2 or not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
-            return None
-        layers, first = [block.lstm for _, block in run], run[0][0]
-        if first not in self._built or not self._built[first].is_of(layers):
-            self._built[first] = Stack(layers)
-        return self._built[first]
+    `one_call` decides; None leaves it to the width. Blocks with a forward hook run one by one.
+    """
+    if one_call is None:
+        in_half = inputs.dtype != torch.float32 or torch.is_autocast_enabled("cuda")
+        one_call = inputs.is_cuda and run[0][1].width >= (WIDE_IN_HALF if in_half else WIDE)
+    if not one_call or any(private_doors.has_forward_hooks(block) for _, block in run):
+        return None
+    layers, first = [block.lstm for _, block in run], run[0][0]
+    weights = [parameter for layer in layers for parameter in private_doors.own_parameters(layer)]
+    if first not in built or any(a is not b for a, b in zip(weights, built[first].weights, strict=True)):
+        built[first] = Stack(layers, weights)  # also if somebody has replaced a weight
+    return built[first]
 
 
 def run_lstm(lstm: nn.LSTM, inputs: Tensor, state: Any) -> Any:

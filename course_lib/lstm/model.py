@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from course_lib.data import Batch
-from course_lib.lstm.fast import Stacks, run_lstm
+from course_lib.lstm.fast import Stack, run_lstm, stack_of
 from course_lib.lstm.memory import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.machine import device
 
@@ -102,7 +102,9 @@ class Recurrent(nn.Module):
         return BlockSize(LSTM, self.lstm.hidden_size, self.lstm.hidden_size)
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        return run_lstm(self.lstm, inputs, state)
+        if inputs.is_cuda or torch.is_autocast_enabled("cpu"):
+            return run_lstm(self.lstm, inputs, state)
+        return self.lstm(inputs, state)
 
 
 class SequenceModel(nn.Module):
@@ -123,13 +125,14 @@ class SequenceModel(nn.Module):
 
         # Adjacent LSTM layers of the same width make one run, each other block a run of its own.
         self._runs = [tuple(run) for _, run in groupby(self.numbered(), key=run_of)]
-        self._stacks = Stacks()
+        self._stacks: dict[int, Stack] = {}  # by the place of their first layer
 
     def forward(self, inputs: Tensor, states: States | None = None) -> tuple[Tensor, States]:
         """Return the outputs of the last block, and the new state of every block that has one."""
         outputs, states, new_states = inputs, states or {}, {}
         for run in self._runs:
-            if stack := self._stacks.of(run, outputs, self.one_call):
+            may_stack = len(run) > 1 and (outputs.is_cuda or self.one_call)
+            if may_stack and (stack := stack_of(self._stacks, run, outputs, self.one_call)):
                 outputs, run_states = stack(outputs, [states.get(place) for place, _ in run])
                 new_states |= zip((place for place, _ in run), run_states, strict=True)
                 continue

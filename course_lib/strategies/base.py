@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
@@ -66,11 +68,15 @@ class Strategy:
         self.random_stream = self.rank  # ranks with the same stream draw the same random numbers
         self.model = model.to(self.device)
         self.optimizer = optimizer(self.model.parameters())
-        self.loss, self.carry_state, self.clip = in_float32(loss) if autocast else loss, carry_state, clip
+        self.loss, self.carry_state, self.clip = loss, carry_state, clip
+        if autocast:  # in half precision, a sum of many small losses would be wrong
+            self.loss = lambda outputs, batch: loss(outputs.float(), batch)
+            # A CPU without half-precision arithmetic still runs the model, but slowly, and PyTorch says so at length.
+            warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
         self.autocast, self.scaler = autocast, GradientScaler() if autocast is torch.float16 else None
         self.states: StatesByMicroBatch = {}
         self.updates = 0
-        self.counted_elsewhere: set[tuple[str, Offsets]] | None = None  # see `find_replicas`
+        self.counted_elsewhere: set[tuple[str, Offsets]] | None = None  # pieces that an earlier rank adds to the norm
 
     def share(self, batch: Batch) -> Batch:
         """Return this rank's share of a global batch, to pass to `step`."""
@@ -91,7 +97,7 @@ class Strategy:
             )
         self.reduce_gradients()
         with span("update"):
-            if self.unscale_gradients():
+            if self.scaler is None or self.scaler.unscale(self.model.parameters(), self.gradient_scale, self.device):
                 self.clip_gradients()
                 self.optimizer.step()
         self.states = {m: detach_states(its_states) for m, its_states in states.items()} if self.carry_state else {}
@@ -133,14 +139,6 @@ class Strategy:
     def reduce_gradients(self) -> None:
         """Sum the gradients over the ranks that have the same parameters, unless the backward pass already did."""
 
-    def unscale_gradients(self) -> bool:
-        """Divide float16 gradients by the loss scale. Returns False, on all ranks, if any gradient overflowed."""
-        if self.scaler is None:
-            return True
-        gradients = (parameter.grad for parameter in self.model.parameters())
-        local = [local_part(gradient) for gradient in gradients if gradient is not None]
-        return self.scaler.unscale(local, self.gradient_scale, self.device)
-
     def clip_gradients(self) -> None:
         """Scale the gradient down to a norm of at most `clip`, measured over the *whole* model's gradient."""
         if self.clip is None:
@@ -149,7 +147,9 @@ class Strategy:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
             return
         if self.counted_elsewhere is None:  # not in __init__, where a strategy of your own has not set its group yet
-            self.counted_elsewhere = self.find_replicas()
+            outlines = gather_outlines(self.checked_shards(), self.model_group)[: dist.get_rank(self.model_group)]
+            earlier = [(name, box) for part in outlines for name, outline in part.items() for box in outline.boxes]
+            self.counted_elsewhere = {(name, tuple(span.start for span in box)) for name, box in earlier}
         weight = next(self.model.parameters())
         squares = torch.zeros((), dtype=weight.dtype, device=weight.device)
         for name, shard in self.shards().items():
@@ -159,12 +159,6 @@ class Strategy:
                         squares += piece.square().sum()
         dist.all_reduce(squares, group=self.model_group)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip, squares.sqrt())
-
-    def find_replicas(self) -> set[tuple[str, Offsets]]:
-        """Return the pieces that an earlier rank adds to the norm. All ranks of the model must call this."""
-        outlines, my_place = gather_outlines(self.checked_shards(), self.model_group), dist.get_rank(self.model_group)
-        earlier = [(name, outline.boxes) for part in outlines[:my_place] for name, outline in part.items()]
-        return {(name, tuple(span.start for span in box)) for name, boxes in earlier for box in boxes}
 
     def shards(self) -> dict[str, Shard]:
         """Return this rank's shard of each parameter, by the parameter's name in the whole model."""
@@ -205,6 +199,16 @@ class Single(Strategy):
     """One device, one process: forward, backward, update."""
 
 
+def check_is_strategy(candidate: Any) -> None:
+    """Refuse a class, or an object, that cannot be trained, compared and saved as a strategy."""
+    kind = candidate if isinstance(candidate, type) else type(candidate)
+    for name in ("share", "step", "shards", "checked_shards"):
+        if not callable(getattr(kind, name, None)):
+            raise ValueError(
+                f"{kind.__name__} has no {name}(): derive it from course_lib.strategies.Strategy, which has one"
+            )
+
+
 def check_limits(model: SequenceModel, *, chunks: int = 1, carry_state: bool = False) -> None:
     """Let blocks refuse what they cannot do: to run in `chunks` of time, or to carry a state to the next batch."""
     for place, block in model.numbered():
@@ -215,6 +219,25 @@ def check_limits(model: SequenceModel, *, chunks: int = 1, carry_state: bool = F
 def rank_and_ranks() -> tuple[int, int]:
     """Return this process's rank and the world size: 0 and 1 if there is no process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:
+    """Return a mesh of all ranks: a row per replica, a column per stage or per shard.
+
+    Ranks are numbered along the rows, or with `inside="replicas"` down the columns, so that replicas are neighbors.
+    With `shards`, a replica has one row per shard, and the mesh has three dimensions. Shards are closer than replicas.
+    """
+    ranks, requested = dist.get_world_size(), f"replicas={replicas}" + f" shards={shards}" * (shards != 1)
+    if replicas < 1 or shards < 1 or ranks % (replicas * shards):
+        fitting = [number for number in range(1, ranks + 1) if ranks % number == 0]
+        product, which = ("replicas x shards", "a product") if shards != 1 else ("replicas", "one")
+        raise ValueError(f"{requested} on {ranks} ranks: {product} x {column}s = ranks, so choose {which} of {fitting}")
+    if inside not in ("", f"{column}s", "replicas"):
+        raise ValueError(f"inside={inside!r}: choose {column}s or replicas")
+    shape = {"replica": replicas, "shard": shards, column: ranks // (replicas * shards)}
+    rows = ("replica", "shard") if shards > 1 else ("replica",)
+    names = (column, *rows) if inside == "replicas" else (*rows, column)
+    return init_device_mesh(device().type, tuple(shape[name] for name in names), mesh_dim_names=names)
 
 
 def on_rank_0(act: Callable[[], Any], group: dist.ProcessGroup | None = None) -> Any:
@@ -253,6 +276,7 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     return tensor
 
 
+@dataclass
 class GradientScaler:
     """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
 
@@ -261,18 +285,19 @@ class GradientScaler:
     has only a part of the model, all ranks must still skip the same updates.
     """
 
-    def __init__(self) -> None:
-        self.scale, self.updates_since_overflow = FIRST_SCALE, 0
+    scale: float = FIRST_SCALE
+    updates_since_overflow: int = 0
 
-    def unscale(self, gradients: Sequence[Tensor], times: int, device: torch.device) -> bool:
+    def unscale(self, parameters: Iterable[Parameter], times: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
         They are also multiplied by `times` here: before the backward pass, this would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
-        for gradient in gradients:
-            gradient.mul_(times / self.scale)
-            finite *= gradient.isfinite().all()
+        for parameter in parameters:
+            if parameter.grad is not None:
+                gradient = local_part(parameter.grad).mul_(times / self.scale)
+                finite *= gradient.isfinite().all()
         if dist.is_initialized():
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)
         self.updates_since_overflow = self.updates_since_overflow + 1 if finite else 0
@@ -284,17 +309,8 @@ class GradientScaler:
 
     def state(self) -> dict[str, float]:
         """Return the state that a checkpoint saves, for `load`."""
-        return {"scale": self.scale, "updates_since_overflow": self.updates_since_overflow}
+        return asdict(self)
 
     def load(self, state: Mapping[str, float]) -> None:
         """Continue from a saved state."""
         self.scale, self.updates_since_overflow = float(state["scale"]), int(state["updates_since_overflow"])
-
-
-def in_float32(loss: Loss) -> Loss:
-    """Return the loss, computed in float32 from half-precision outputs: summing many small losses needs the precision.
-
-    A CPU without half-precision arithmetic still runs the model, but slowly. We hide PyTorch's long warning about it.
-    """
-    warnings.filterwarnings("ignore", "mkldnn_.* failed, switching to BLAS", UserWarning)
-    return lambda outputs, batch: loss(outputs.float(), batch)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -20,9 +18,8 @@ from course_lib.data.batch import check_at_least
 from course_lib.lstm.fast import keep_weights_where_they_are
 from course_lib.lstm.model import Loss, SequenceModel
 from course_lib.machine import device
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, broadcast_weights
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, broadcast_weights, mesh_of
 from course_lib.strategies.ddp import DataParallel, accumulate
-from course_lib.strategies.mesh import mesh_of
 from course_lib.strategies.shards import Shard, all_gather, is_sharded, local_rows, reduce_scatter
 from course_lib.trace import span
 
@@ -177,11 +174,11 @@ class _WatchedBlock:
     def __init__(self, place: str, block: Any, watch: GatherWatch, pace: GatherPace) -> None:
         self.place, self.watch, self.pace = place, watch, pace
         self.bytes = {"gathered": 0, "gradients": 0, "reduced": 0}
-        self.working: AbstractContextManager[None] | None = None
-        block.set_custom_all_gather(_AllGather(self))
-        block.set_custom_reduce_scatter(_ReduceScatter(self))
-        block.register_forward_pre_hook(lambda *_: self.before_forward())
-        block.register_forward_hook(lambda *_: self.end(), prepend=True)
+        self.working = contextlib.ExitStack()  # the span of the pass that runs now
+        block.set_custom_all_gather(_Collective(self.all_gather))
+        block.set_custom_reduce_scatter(_Collective(self.reduce_scatter))
+        block.register_forward_pre_hook(self.before_forward)
+        block.register_forward_hook(lambda *_: self.working.close(), prepend=True)
         block.register_forward_hook(self.after_forward)
 
     def holds(self, what: str, size: int) -> None:
@@ -191,15 +188,19 @@ class _WatchedBlock:
         self.watch.passing.add(change)
 
     def begin(self, name: str, seconds: float) -> None:
-        self.working = span(name, at_least=seconds, label=self.place)
-        self.working.__enter__()
+        self.working.close()  # the backward pass of a micro-batch that sent nothing
+        self.working.enter_context(span(name, at_least=seconds, label=self.place))
 
-    def end(self) -> None:
-        if self.working is not None:
-            self.working.__exit__(None, None, None)
-            self.working = None
+    def drop(self) -> None:
+        with span("drop", label=self.place):
+            self.holds("gathered", 0)
 
-    def before_forward(self) -> None:
+    def all_gather(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
+        self.holds("gathered", output_tensor.nbytes)
+        with span("all-gather", at_least=self.pace.gather, label=self.place):
+            all_gather(output_tensor, input_tensor, group)
+
+    def before_forward(self, *_: Any) -> None:
         self.holds("reduced", 0)  # the optimizer has freed the last update's gradients
         self.begin("forward", self.pace.forward)
 
@@ -207,44 +208,32 @@ class _WatchedBlock:
         if all(is_sharded(parameter) for parameter in block.parameters()):
             self.drop()
         if outputs[0].requires_grad:  # this hook runs after the hook that gathers the block again
-            outputs[0].register_hook(lambda gradient: self.before_backward())
+            outputs[0].register_hook(self.before_backward)
 
-    def before_backward(self) -> None:
+    def before_backward(self, gradient: Tensor) -> None:
         self.holds("gradients", self.bytes["gathered"])
         self.begin("backward", self.pace.backward)
 
-    def drop(self) -> None:
-        with span("drop", label=self.place):
-            self.holds("gathered", 0)
+    def reduce_scatter(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        self.working.close()  # the backward pass
+        self.drop()
+        self.holds("gradients", input_tensor.nbytes)
+        with span("reduce-scatter", at_least=self.pace.scatter, label=self.place):
+            reduce_scatter(output_tensor, input_tensor, op, group)
+        self.holds("gradients", 0)
+        self.holds("reduced", output_tensor.nbytes)
 
 
 @dataclass(frozen=True)
-class _Messages:
-    """The interface that `fully_shard` expects of a custom collective: how to allocate a buffer."""
+class _Collective:
+    """A collective as `fully_shard` expects it: what runs it, and how to allocate its buffer."""
 
-    block: _WatchedBlock
+    run: Callable[..., None]
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class _AllGather(_Messages):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> None:
-        self.block.holds("gathered", output_tensor.nbytes)
-        with span("all-gather", at_least=self.block.pace.gather, label=self.block.place):
-            all_gather(output_tensor, input_tensor, group)
-
-
-class _ReduceScatter(_Messages):
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
-    ) -> None:
-        self.block.end()  # of the backward pass
-        self.block.drop()
-        self.block.holds("gradients", input_tensor.nbytes)
-        with span("reduce-scatter", at_least=self.block.pace.scatter, label=self.block.place):
-            reduce_scatter(output_tensor, input_tensor, op, group)
-        self.block.holds("gradients", 0)
-        self.block.holds("reduced", output_tensor.nbytes)
+    def __call__(self, *arguments: Any, **options: Any) -> None:
+        self.run(*arguments, **options)

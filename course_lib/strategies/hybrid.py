@@ -6,21 +6,23 @@ With shards, a replica is several pipelines that divide the optimizer state amon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from course_lib.data import Batch
+from course_lib.lstm.fast import keep_weights_where_they_are
 from course_lib.lstm.model import Loss, SequenceModel
-from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, sum_over_ranks
-from course_lib.strategies.mesh import group_of_each_replica, mesh_in_words, mesh_of
+from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, mesh_of, sum_over_ranks
 from course_lib.strategies.pipeline import Pipeline
-from course_lib.strategies.shards import Shard
-from course_lib.strategies.zero import RowShards
+from course_lib.strategies.shards import Shard, all_gather, local_rows, reduce_scatter
 from course_lib.trace import span
+from course_lib.words import counted
 
 
 class Hybrid(Pipeline):
@@ -32,8 +34,8 @@ class Hybrid(Pipeline):
     replica, or the "replicas" of a stage.
 
     With `shards`, each replica is `shards` pipelines, on replicas x shards x stages ranks, and each pipeline reads
-    different sequences. The ranks that hold the same stage of a replica divide its optimizer state by rows (`zero.py`):
-    weights and gradients are whole while the pipeline runs, so micro-batches need no extra messages.
+    different sequences. The ranks that hold the same stage of a replica divide its optimizer state by rows
+    (`RowShards`): weights and gradients are whole while the pipeline runs, so micro-batches need no extra messages.
     """
 
     row_shards: RowShards | None = None
@@ -62,13 +64,20 @@ class Hybrid(Pipeline):
         self.shares, self.share_number = replicas * shards, self.replica * shards
         for part in parts:
             part.one_call = None if self.shares == 1 else False  # as in DDP: layer by layer, to send gradients early
-        self.mesh_in_words = mesh_in_words(replicas, shards, len(self.stage.ranks))
+        sizes = {"replica": replicas, "shard": shards, "stage": len(self.stage.ranks)}
+        self.mesh_in_words = " x ".join(
+            counted(size, name) for name, size in sizes.items() if size > 1 or name != "shard"
+        )
         self.replica_group = self.mesh.get_group("replica")
         self.sum_over_replicas = GradientSum(parts, self.replica_group)
         if self.row_shards:
             self.sum_over_replicas.start_sum = self.row_shards.reduce
             self.share_number += self.row_shards.place
-            self.model_group = group_of_each_replica(self.mesh)
+            # A replica's ranks hold one model and its optimizer state together.
+            by_replica = self.mesh.mesh.movedim((self.mesh.mesh_dim_names or ()).index("replica"), 0).flatten(1)
+            group, _ = dist.new_subgroups_by_enumeration(by_replica.tolist())
+            assert isinstance(group, dist.ProcessGroup)  # every rank is in one of the subgroups
+            self.model_group = group
 
     def group_of_stages(self) -> dist.ProcessGroup:
         """Return the ranks of this replica."""
@@ -96,8 +105,7 @@ class Hybrid(Pipeline):
                 self.row_shards.cut()
                 if self.replicas > 1:
                     gradients = [weight.grad for weight in self.sum_over_replicas.parameters]
-                    works = [dist.all_reduce(g, group=self.replica_group, async_op=True) for g in gradients]
-                    for work in works:
+                    for work in [dist.all_reduce(g, group=self.replica_group, async_op=True) for g in gradients]:
                         if work is not None:
                             work.wait()
 
@@ -107,7 +115,11 @@ class Hybrid(Pipeline):
             return super().shards()
         if self.row_shards.is_whole:
             self.row_shards.cut()  # it is still whole after a forward pass without a backward pass
-        return {name: self.row_shards.shard_of(weight) for name, weight in self.model.named_parameters()}
+        rows, named = self.row_shards.rows, self.model.named_parameters()
+        return {
+            name: Shard(weight, rows[weight].shape, (rows[weight].local,)) if weight in rows else Shard.whole(weight)
+            for name, weight in named
+        }
 
 
 class GradientSum:
@@ -123,14 +135,19 @@ class GradientSum:
         self.parameters: list[Tensor] = []  # in the order in which their gradients are sent
         self.ready: set[Tensor] = set()
         self.sending: list[Any] = []  # of dist.Work
-        self.group = group
         self.start_sum: Callable[[Tensor], Any] = lambda weight: dist.all_reduce(
-            weight.grad, group=self.group, async_op=True
+            weight.grad, group=group, async_op=True
         )
         self.becomes_final: int | None = None
+
+        def note(weight: Tensor, part: int) -> None:
+            if part == self.becomes_final:
+                self.ready.add(weight)
+                self._send()
+
         for number, weights in enumerate(self.parts):
             for weight in weights:
-                weight.register_post_accumulate_grad_hook(lambda weight, part=number: self._note(weight, part))
+                weight.register_post_accumulate_grad_hook(lambda weight, part=number: note(weight, part))
 
     def begin(self, order: Sequence[int]) -> None:
         """Set the order in which the parts' gradients become final in the next step."""
@@ -148,11 +165,88 @@ class GradientSum:
             work.wait()
         self.ready, self.sending, self.becomes_final = set(), [], None
 
-    def _note(self, parameter: Tensor, part: int) -> None:
-        if part == self.becomes_final:
-            self.ready.add(parameter)
-            self._send()
-
     def _send(self) -> None:
         while len(self.sending) < len(self.parameters) and self.parameters[len(self.sending)] in self.ready:
             self.sending.append(self.start_sum(self.parameters[len(self.sending)]))
+
+
+@dataclass
+class _Rows:
+    """One weight: the memory for all of its rows, padded to the same number for each rank, and pending messages."""
+
+    padded: Tensor
+    shape: tuple[int, ...]
+    local: range
+    gathering: Any = None  # dist.Work
+    reduced: Tensor | None = None  # the sum of the gradients of this rank's rows, padded
+
+
+class RowShards:
+    """The weights of a stage whose optimizer state a group of ranks divides, by rows of each weight: ZeRO-1.
+
+    Each rank keeps the optimizer state of its rows and updates only those. A reduce-scatter sums the gradients, so that
+    each rank gets its rows, and an all-gather makes the weights whole again: once per update, even with many
+    micro-batches. Together they send as many bytes as the all-reduce that they replace.
+
+    While the model computes, its weights are whole. Between two updates a weight *is* this rank's rows, a view of the
+    same memory, for the optimizer, checkpoints and clipping. Frozen weights stay whole.
+    """
+
+    def __init__(self, model: SequenceModel, group: dist.ProcessGroup) -> None:
+        self.group, self.place, self.ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self.rows: dict[Tensor, _Rows] = {}
+        for weight in model.parameters():
+            if weight.requires_grad and weight.dim():
+                local = local_rows(len(weight), self.place, self.ranks)
+                # On a GPU, the weight is a part of the buffer that holds a layer's weights for cuDNN.
+                self.rows[weight] = _Rows(self._padded(weight.data), tuple(weight.shape), local)
+        self.is_whole = True
+        self.cut()
+        for block in model.blocks.values():
+            keep_weights_where_they_are(block)
+            block.register_forward_pre_hook(lambda block, _: self.wait(block))
+
+    def _padded(self, whole: Tensor) -> Tensor:
+        """Return a tensor with the same number of rows for each rank: the whole one, if they can be divided."""
+        missing = -len(whole) % self.ranks
+        return torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole.contiguous()
+
+    def gather(self) -> None:
+        """Start gathering all weights, in the model's order; a block waits for its weights when it first runs."""
+        if self.is_whole:
+            return
+        for weight, rows in self.rows.items():
+            weight.data = rows.padded[: rows.shape[0]]
+            local = rows.padded.chunk(self.ranks)[self.place]
+            rows.gathering = all_gather(rows.padded, local, self.group, async_op=True)
+        self.is_whole = True
+
+    def wait(self, block: nn.Module) -> None:
+        """Wait until the block's weights are whole."""
+        self.gather()
+        for weight in block.parameters():
+            rows = self.rows.get(weight)
+            if rows and rows.gathering is not None:
+                rows.gathering.wait()
+                rows.gathering = None
+
+    def reduce(self, weight: Tensor) -> Any:
+        """Start summing a weight's gradient over the group. Returns the `dist.Work` to wait for before `cut`."""
+        gradient, rows = weight.grad, self.rows.get(weight)
+        assert gradient is not None
+        if rows is None:
+            return dist.all_reduce(gradient, group=self.group, async_op=True)
+        padded = self._padded(gradient)
+        rows.reduced = torch.empty_like(padded.chunk(self.ranks)[self.place])
+        return reduce_scatter(rows.reduced, padded, group=self.group, async_op=True)
+
+    def cut(self) -> None:
+        """Cut every weight down to this rank's rows. Its gradient becomes the reduced one for these rows, or None."""
+        for weight, rows in self.rows.items():
+            if rows.gathering is not None:
+                rows.gathering.wait()
+            reduced, rows.reduced, rows.gathering = rows.reduced, None, None
+            weight.grad = None
+            weight.data = rows.padded[rows.local.start : rows.local.stop]
+            weight.grad = None if reduced is None else reduced[: len(rows.local)]
+        self.is_whole = False

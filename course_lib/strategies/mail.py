@@ -117,10 +117,6 @@ class Mail:
         self.sent[source] = unconfirmed
 
 
-SENT = ("F", "B")  # an activation goes to the next part of the model, a gradient to the previous one
-TYPICAL = ActionCosts(forward=1.0, backward=2.0)
-
-
 @dataclass(frozen=True)
 class Transfer:
     """The result of one action that an action on a different stage needs."""
@@ -137,15 +133,24 @@ Postings = tuple[tuple[Transfer, ...], ...]  # one stage's messages, before its 
 def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     """Return, for each stage, the messages it starts to send or receive, in order: at the start and after each action.
 
-    The actions are ordered as in a run in which a backward pass takes as long as two forward passes. If real times
-    differ, only the time between posting a receive and its message's arrival changes.
+    The actions are ordered as they end in a run in which a backward pass takes as long as two forward passes. If real
+    times differ, only the time between posting a receive and its message's arrival changes.
     """
-    order = in_order_of_completion(schedule)
+    watch, layout = Stopwatch(schedule), schedule.stage_map
+    times = watch.times(ActionCosts(forward=1.0, backward=2.0))
+
+    def ends(index: int) -> tuple[float, int]:
+        """Return when a step ends. In a tie, the step that the other may need comes first."""
+        stage, action = watch.order[index]
+        position = layout.position(stage, action.virtual)
+        return times[index][1], position if action.kind == "F" else -position
+
     actions_done = [0] * len(schedule.stages)  # how many actions each stage has done
     posted: list[list[list[Transfer]]] = [[[] for _ in range(len(row) + 1)] for row in schedule.stages]
-    for stage, action in order:
+    for index in sorted(range(len(times)), key=ends):
+        stage, action = watch.order[index]
         actions_done[stage] += 1
-        consumer = consumer_of(action, stage, schedule.stage_map)
+        consumer = consumer_of(action, stage, layout)
         if consumer is not None and consumer[0] != stage:
             transfer = Transfer(stage, action, *consumer)
             posted[stage][actions_done[stage]].append(transfer)
@@ -153,22 +158,9 @@ def postings_of(schedule: Schedule) -> tuple[Postings, ...]:
     return tuple(tuple(map(tuple, row)) for row in posted)
 
 
-def in_order_of_completion(schedule: Schedule) -> list[Step]:
-    """Return all steps in the order in which they end. In a tie, the step that the other may need comes first."""
-    watch = Stopwatch(schedule)
-    times = watch.times(TYPICAL)
-
-    def key(index: int) -> tuple[float, int]:
-        stage, action = watch.order[index]
-        position = schedule.stage_map.position(stage, action.virtual)
-        return times[index][1], position if action.kind == "F" else -position
-
-    return [watch.order[index] for index in sorted(range(len(times)), key=key)]
-
-
 def consumer_of(action: Action, stage: int, layout: Layout) -> Step | None:
     """Return the step that needs the result of `action`: at the next position for a forward pass, else the previous."""
-    if action.kind not in SENT:
+    if action.kind not in ("F", "B"):
         return None
     neighbor = layout.neighbor(stage, action.virtual, 1 if action.kind == "F" else -1)
     return neighbor and (neighbor[0], replace(action, virtual=neighbor[1]))

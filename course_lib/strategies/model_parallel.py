@@ -59,7 +59,10 @@ class ModelParallel(Strategy):
         blocks = dict(block for block, owner in zip(model.numbered(), placement.stage_of, strict=True) if owner == rank)
         super().__init__(SequenceModel(blocks), optimizer, loss, **options)
         self.model_group = dist.group.WORLD
-        self.segments = segments_of(model, placement)
+        owned = zip(placement.stage_of, model.numbered(), strict=True)
+        groups = [(owner, [block for _, block in group]) for owner, group in groupby(owned, key=lambda pair: pair[0])]
+        # The activations' path through the ranks: one more segment than the placement has hops.
+        self.segments = [Segment(owner, tuple(at for at, _ in part), part[-1][1].width) for owner, part in groups]
         hops = [(before.rank, after.rank) for before, after in pairwise(self.segments)]
         point_to_point.connect([*hops, *((to, source) for source, to in reversed(hops))])
         self.parts = {  # made once, because layers that run in one call remember their weights' memory layout
@@ -121,10 +124,3 @@ class ModelParallel(Strategy):
                 outputs.backward(gradient)
         if number > 0:
             self.send(point_to_point.gradient_of(saved.inputs), self.segments[number - 1].rank)
-
-
-def segments_of(model: SequenceModel, placement: Placement) -> list[Segment]:
-    """Return the activations' path through the ranks: one more segment than the placement has hops."""
-    owned = zip(placement.stage_of, model.numbered(), strict=True)
-    groups = [(rank, [block for _, block in group]) for rank, group in groupby(owned, key=lambda pair: pair[0])]
-    return [Segment(rank, tuple(place for place, _ in blocks), blocks[-1][1].width) for rank, blocks in groups]

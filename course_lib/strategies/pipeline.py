@@ -18,7 +18,7 @@ from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.lstm.model import Loss, SequenceModel, State, States, untouched
-from course_lib.planning.actions import Action, Held, Layout
+from course_lib.planning.actions import Action, Held
 from course_lib.planning.placement import Placement, equal_count
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import make_schedule, with_recomputation
@@ -26,7 +26,7 @@ from course_lib.planning.simulation import NAMES, ActionCosts
 from course_lib.strategies.base import MakeOptimizer, StatesByMicroBatch, Strategy, broadcast_weights, check_limits
 from course_lib.strategies.mail import Mail, Routes
 from course_lib.strategies.point_to_point import gradient_of
-from course_lib.strategies.stage import SecondPart, SplitPass, Stage, WholePass
+from course_lib.strategies.stage import SplitPass, Stage, WholePass
 from course_lib.trace import span
 
 Piece = tuple[int, int, int]  # micro-batch, chunk and virtual stage
@@ -64,7 +64,16 @@ class Pipeline(Strategy):
         group = self.group_of_stages()
         ranks, index = dist.get_process_group_ranks(group), dist.get_rank(group)
         if isinstance(schedule, Schedule):
-            _check_given(schedule, len(ranks), virtual)
+            stages = len(schedule.stages)
+            if stages != len(ranks):
+                raise ValueError(
+                    f"{stages} stages on {len(ranks)} ranks: every stage needs a rank, and every rank a stage"
+                )
+            if virtual not in (None, schedule.virtual):
+                raise ValueError(
+                    f"virtual={virtual}: the schedule that you gave has virtual={schedule.virtual}; leave it out"
+                )
+            check(schedule)  # before any message is sent
             chunks, prepared = schedule.chunks, with_recomputation(schedule) if recompute else schedule
             self.with_chunks: Callable[[int], Schedule] = lru_cache(prepared.with_chunks)
         else:
@@ -78,7 +87,12 @@ class Pipeline(Strategy):
         check_limits(model, chunks=chunks)
         self.routes_with_chunks(chunks)
         layout = full.stage_map
-        placement = placement or cut_for(layout, len(model))
+        if placement is None and layout.virtual > 1 and layout.positions > len(model):
+            raise ValueError(
+                f"{layout.stages} stages of {layout.virtual} virtual stages need {layout.positions} blocks, and the "
+                f"model has {len(model)}: give it more layers, or the pipeline fewer virtual stages or ranks"
+            )
+        placement = placement or equal_count(len(model), layout.positions)
         broadcast_weights(model)
         self.stage = Stage.of(model, placement, index, ranks, self.checked_loss, pace, layout, options.get("autocast"))
         super().__init__(self.stage.part, optimizer, loss, **options)
@@ -107,25 +121,6 @@ class Pipeline(Strategy):
             self.stage, schedule, batch, self.divisor(count), self.states, *before_action, routes=routes
         )
         return self.execution
-
-
-def cut_for(layout: Layout, blocks: int) -> Placement:
-    """Return a placement with the same number of blocks in each part of the model."""
-    if layout.virtual > 1 and layout.positions > blocks:
-        raise ValueError(
-            f"{layout.stages} stages of {layout.virtual} virtual stages need {layout.positions} blocks, and the model "
-            f"has {blocks}: give it more layers, or the pipeline fewer virtual stages or ranks"
-        )
-    return equal_count(blocks, layout.positions)
-
-
-def _check_given(schedule: Schedule, ranks: int, virtual: int | None) -> None:
-    stages = len(schedule.stages)
-    if stages != ranks:
-        raise ValueError(f"{stages} stages on {ranks} ranks: every stage needs a rank, and every rank a stage")
-    if virtual not in (None, schedule.virtual):
-        raise ValueError(f"virtual={virtual}: the schedule that you gave has virtual={schedule.virtual}; leave it out")
-    check(schedule)  # before any message is sent
 
 
 class Execution:
@@ -158,7 +153,7 @@ class Execution:
         self.state_gradients: dict[Part, dict[int, State]] = {}
         self.beginnings: dict[Piece, tuple[Tensor, States, list[Tensor]]] = {}  # what it takes to recompute a piece
         self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward pass done, backward pass pending
-        self.for_weights: dict[Piece, SecondPart] = {}  # backward pass done, weight gradients pending
+        self.for_weights: dict[Piece, Callable[[], None]] = {}  # backward pass done, weight gradients pending
         self.held: list[Held] = []  # how many pieces are held after each action
 
     @property
@@ -248,11 +243,15 @@ class Execution:
     def weight_gradients(self, action: Action) -> None:
         """Compute the weight gradients that a split backward pass left for later."""
         with self._working(action):
-            self.for_weights.pop(action.piece).backward()
+            self.for_weights.pop(action.piece)()
 
     def _run(self, action: Action, inputs: Tensor, states: States) -> WholePass | SplitPass:
-        virtual = self.stage.virtual[action.virtual]
-        finish = self.stage.finish(virtual, self._piece(action))
+        virtual, piece = self.stage.virtual[action.virtual], self._piece(action)
+
+        def finish(outputs: Tensor) -> Tensor:
+            """Return what leaves this part of the model: the loss, or what is sent on."""
+            return self.stage.loss(outputs, piece)[0] if virtual.is_last else outputs.to(self.stage.message_dtype)
+
         with self.stage.precision():
             if self._is_split(action):
                 return SplitPass.run(virtual.blocks, inputs, states, finish)
@@ -266,4 +265,7 @@ class Execution:
 
     def _working(self, action: Action) -> AbstractContextManager[None]:
         """Return the span in which an action runs."""
-        return span(NAMES[action.kind], at_least=self.stage.seconds_for(action, self.schedule))
+        stage = self.stage
+        return span(
+            NAMES[action.kind], at_least=stage.pace.of(action, stage.index, self.schedule) if stage.pace else 0.0
+        )

@@ -12,7 +12,7 @@ import torch
 
 from course_lib.launchers.target import find_yours
 from course_lib.planning.placement import Placement
-from course_lib.strategies.base import PRECISIONS, Single, Strategy
+from course_lib.strategies.base import PRECISIONS, Single, Strategy, check_is_strategy
 from course_lib.strategies.ddp import DDP, Accumulation
 from course_lib.strategies.fsdp import FSDP
 from course_lib.strategies.hybrid import Hybrid
@@ -42,16 +42,6 @@ def find_strategy(name: str) -> type[Strategy]:
         raise ValueError(f"strategy {name}: this is not a class")
     check_is_strategy(candidate)
     return candidate
-
-
-def check_is_strategy(candidate: Any) -> None:
-    """Refuse a class, or an object, that cannot be trained, compared and saved as a strategy."""
-    kind = candidate if isinstance(candidate, type) else type(candidate)
-    for name in ("share", "step", "shards", "checked_shards"):
-        if not callable(getattr(kind, name, None)):
-            raise ValueError(
-                f"{kind.__name__} has no {name}(): derive it from course_lib.strategies.Strategy, which has one"
-            )
 
 
 def make_strategy(
@@ -97,11 +87,10 @@ def options_of(kind: type[Strategy]) -> dict[str, inspect.Parameter]:
         except (NameError, TypeError):  # such as a name that is imported for the type checker alone
             hints = {}
         parameters = inspect.signature(base).parameters.values()
-        named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        for parameter in named:
-            if parameter.name not in (*REQUIRED, *options):
-                options[parameter.name] = parameter.replace(annotation=hints.get(parameter.name, Any))
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+        for p in parameters:
+            if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in (*REQUIRED, *options):
+                options[p.name] = p.replace(annotation=hints.get(p.name, Any))
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
     return options
 
@@ -113,18 +102,16 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         return value
     if Placement in kinds and isinstance(value, tuple | list) and all(type(stage) is int for stage in value):
         return Placement(tuple(value))
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    fits = isinstance(value, kinds) or (float in kinds and number is not None)
+    number: Any = value
     if isinstance(value, bool):  # Python says that True is an int
         fits = bool in kinds
+    else:
+        fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
     words = ", or ".join(word for kind, word in IN_WORDS.items() if kind in kinds)
     if float in kinds and type(None) in kinds:  # a limit: None says that there is none, so 0 says nothing
-        fits, words = value is None or (number is not None and number > 0), "a number above 0, or None"
+        fits, words = fits and (value is None or number > 0), "a number above 0, or None"
     if name in PIECES and value is not None:
-        fits, words = (
-            number is not None and fits and 1 <= number <= MOST_PIECES,
-            f"a whole number from 1 to {MOST_PIECES}",
-        )
+        fits, words = fits and 1 <= number <= MOST_PIECES, f"a whole number from 1 to {MOST_PIECES}"
     if not fits:
         advice = f"give {words}" if words else "this can only be set in code; leave it out"
         raise ValueError(f"{name}={value}: {advice}")

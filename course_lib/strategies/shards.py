@@ -143,8 +143,13 @@ def _box(offsets: Offsets, sizes: Sequence[int]) -> Box:
     return tuple(range(start, start + size) for start, size in zip(offsets, sizes, strict=True))
 
 
-def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlines:
-    """Return the outlines of this rank's shards, `sampled` with a few values spread over each piece."""
+def gather_outlines(
+    shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None, *, sampled: bool = False
+) -> list[Outlines]:
+    """Return the outlines of each rank in the group, `sampled` with a few values spread over each piece.
+
+    All ranks in the group must call this.
+    """
     outlines = {}
     for name, shard in shards.items():
         pieces = [(offsets, piece) for offsets, piece in shard.pieces() if piece.numel()]
@@ -154,18 +159,13 @@ def outlines_of(shards: Mapping[str, Shard], *, sampled: bool = False) -> Outlin
             places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
             samples.append(piece.reshape(-1)[places].cpu())
         outlines[name] = Outline(tuple(shard.shape), str(shard.tensor.dtype), boxes, shard.copy, tuple(samples))
-    return outlines
+    return _gathered(outlines, group) if dist.is_initialized() else [outlines]
 
 
-def gather_outlines(
-    shards: Mapping[str, Shard], group: dist.ProcessGroup | None = None, *, sampled: bool = False
-) -> list[Outlines]:
-    """Return the outlines of each rank in the group. All of them must call this."""
-    outlines = outlines_of(shards, sampled=sampled)
-    if not dist.is_initialized():
-        return [outlines]
+def _gathered(thing: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """Return the group's things, in the order of its ranks."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, outlines, group)
+    dist.all_gather_object(gathered, thing, group)
     return gathered
 
 
@@ -216,10 +216,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients
         for name, shard in shards.items()
         if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
     }
-    gathered: list[Any] = []
-    if group is not None:
-        gathered = [None] * dist.get_world_size(group)
-        dist.all_gather_object(gathered, local, group)
+    gathered = [] if group is None else _gathered(local, group)
     joined: NamedTensors = {}
     for part in [*gathered, local]:  # the local part comes last, so that a rank reports its copy of a replica
         for name, (shape, pieces) in part.items():

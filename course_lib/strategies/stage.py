@@ -11,7 +11,7 @@ backward pass runs through no other block. The cost depends on the block:
   (float64 on a CPU), autograd goes through them once for the inputs and *again* for the weights. If the layer is one
   operator (cuDNN, oneDNN), PyTorch has no way to ask for the weights alone: the chain would run twice. In that case
   the first part computes both gradients, and nothing is left for the second: the result is the same, but splitting
-  gains nothing. `apart=True` splits it anyway.
+  gains nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +33,6 @@ from course_lib.lstm.model import Loss, SequenceModel, State, States
 from course_lib.machine import device
 from course_lib.planning.actions import Action, Layout
 from course_lib.planning.placement import Placement, check_placement
-from course_lib.planning.schedule import Schedule
 from course_lib.planning.simulation import ActionCosts
 from course_lib.strategies.point_to_point import PendingMessage, connect, receive, send
 
@@ -55,6 +54,7 @@ class VirtualStage:
     position: int  # among all parts of the model
     positions: int
     width: int  # of its inputs: numbers per step and sequence
+    width_out: int
 
     @property
     def is_first(self) -> bool:
@@ -68,10 +68,6 @@ class VirtualStage:
     def blocks(self) -> list[SequenceModel]:
         """The same part, split into one model per block."""
         return [self.part.part(index, index + 1) for index, _ in self.part.numbered()]
-
-    @cached_property
-    def width_out(self) -> int:
-        return self.part.numbered()[-1][1].width
 
 
 @dataclass(frozen=True)
@@ -117,7 +113,8 @@ class Stage:
             position = layout.position(index, number)
             start, stop = placement.parts[position]
             part = model.part(start, stop).to(device())
-            virtual.append(VirtualStage(part, position, layout.positions, widths[start - 1] if start else 0))
+            width = widths[start - 1] if start else 0
+            virtual.append(VirtualStage(part, position, layout.positions, width, widths[stop - 1]))
         blocks = sorted(block for virtual_stage in virtual for block in virtual_stage.part.numbered())
         part = virtual[0].part if len(virtual) == 1 else SequenceModel(dict(blocks))
         return cls(part, tuple(virtual), loss, index, ranks, pace, _groups(ranks, layout), autocast)
@@ -133,16 +130,6 @@ class Stage:
     def precision(self) -> contextlib.AbstractContextManager:
         """Return the context in which the forward pass and the loss run."""
         return torch.autocast(device().type, dtype=self.autocast) if self.autocast else contextlib.nullcontext()
-
-    def seconds_for(self, action: Action, schedule: Schedule) -> float:
-        """Return the minimum duration of an action."""
-        return self.pace.of(action, self.index, schedule) if self.pace else 0.0
-
-    def finish(self, virtual: VirtualStage, piece: Batch) -> Finish:
-        """Return what a part does with its outputs for this piece: send them on, or compute the loss."""
-        if virtual.is_last:
-            return lambda outputs: self.loss(outputs, piece)[0]
-        return lambda outputs: outputs.to(self.message_dtype)
 
     def send(self, tensor: Tensor, kind: str, to: int) -> list[PendingMessage]:
         """Start sending activations or gradients to the stage at `to`, along with the time if links are paced."""
@@ -224,24 +211,6 @@ class BlockGraph:
     state: Sequence[Tensor]
     outputs: Tensor
     new_state: Sequence[Tensor]
-    apart: bool  # split even if one call computes both gradients
-    roots: Roots = field(default_factory=list)
-    pending: Sequence[Tensor] = field(default_factory=list)  # weights whose gradients are not computed yet
-
-    def backward_inputs(self, gradient: Tensor | None, state_gradient: Sequence[Tensor]) -> Tensor | None:
-        """Return the gradient of the inputs, or None if they need none. The state gets its gradients in `.grad`."""
-        roots: Roots = [(self.outputs, gradient)] if gradient is not None else []
-        roots += zip(self.new_state, state_gradient, strict=False)
-        node = self.outputs.grad_fn
-        together = not self.apart and node is not None and node.name().startswith(ONE_CALL)
-        leaves = [leaf for leaf in (self.inputs, *self.state) if leaf.requires_grad]
-        if any(root.requires_grad for root, _ in roots):
-            self.pending = [] if together else self.weights
-            self.roots = roots if self.pending else []
-            leaves += self.weights if together else []
-            if leaves:
-                _go_back(roots, leaves, keep_graph=bool(self.pending))
-        return self.inputs.grad
 
 
 @dataclass
@@ -253,16 +222,11 @@ class SplitPass:
     outputs: Tensor
     new_states: States
     graphs: list[BlockGraph]  # in the model's order
+    rest: list[tuple[Roots, Sequence[Tensor]]] = field(default_factory=list)  # for the second part: roots and weights
 
     @classmethod
     def run(
-        cls,
-        blocks: Sequence[SequenceModel],
-        inputs: Tensor,
-        states: States,
-        finish: Finish | None = None,
-        *,
-        apart: bool = False,
+        cls, blocks: Sequence[SequenceModel], inputs: Tensor, states: States, finish: Finish | None = None
     ) -> SplitPass:
         """Run the forward pass of consecutive parts with one block each."""
         graphs, new_states, outputs = [], {}, inputs
@@ -273,33 +237,35 @@ class SplitPass:
             new_states |= new_state
             weights = [weight for weight in block.parameters() if weight.requires_grad]
             state, final = states.get(place, ()), new_state.get(place, ())
-            graphs.append(BlockGraph(place, weights, block_inputs, state, outputs, final, apart))
+            graphs.append(BlockGraph(place, weights, block_inputs, state, outputs, final))
         if finish:
             outputs = graphs[-1].outputs = finish(outputs)
         return cls(inputs, states, outputs, new_states, graphs)
 
     def backward(self, gradient: Tensor, state_gradients: StateGradients) -> None:
         """Run the first part: inputs and states get their gradients in `.grad`."""
-        passed: Tensor | None = gradient
+        passed: Tensor | None = gradient  # None once nothing before needs a gradient
         for graph in reversed(self.graphs):
-            passed = graph.backward_inputs(passed, state_gradients.get(graph.place, ()))
+            roots: Roots = [(graph.outputs, passed)] if passed is not None else []
+            roots += zip(graph.new_state, state_gradients.get(graph.place, ()), strict=False)
+            if any(root.requires_grad for root, _ in roots):
+                leaves = [leaf for leaf in (graph.inputs, *graph.state) if leaf.requires_grad]
+                node, later = graph.outputs.grad_fn, graph.weights
+                if node is not None and node.name().startswith(ONE_CALL):
+                    leaves, later = [*leaves, *graph.weights], []
+                if later:
+                    self.rest.insert(0, (roots, later))
+                if leaves:
+                    _go_back(roots, leaves, keep_graph=bool(later))
+            passed = graph.inputs.grad
 
-    def second_part(self) -> SecondPart:
-        """Return the remaining work, which keeps in memory only what it needs of this pass."""
-        roots = [root for graph in self.graphs for root in graph.roots]
-        return SecondPart(roots, [weight for graph in self.graphs for weight in graph.pending])
+    def second_part(self) -> Callable[[], None]:
+        """Return what accumulates the weight gradients. It keeps in memory only what it needs of this pass.
 
-
-@dataclass
-class SecondPart:
-    """The rest of a split backward pass: from the ends of the blocks' graphs to their weights."""
-
-    roots: Roots
-    weights: Sequence[Tensor]
-
-    def backward(self) -> None:
-        """Accumulate the weight gradients. A weight shared by two blocks gets both contributions at once."""
-        _go_back(self.roots, self.weights)
+        A weight shared by two blocks gets both contributions at once.
+        """
+        roots = [root for roots, _ in self.rest for root in roots]
+        return partial(_go_back, roots, [weight for _, weights in self.rest for weight in weights])
 
 
 def _go_back(roots: Roots, leaves: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:

@@ -4,20 +4,18 @@ The four gates of a hidden unit need the *whole* previous h, but only this unit'
 So the rows can be split by unit. The price: after every time step, every rank needs all of h before it can start the
 next.
 
-A GPT block has no such loop. Its attention is split by head and its MLP by column, and the ranks communicate once after
-each of the two, for all steps together.
+`SHARDED` says which kinds of blocks are split, and by which class; `transformer.py` adds a GPT's.
 """
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.lstm.gpt import GPTBlock
 from course_lib.lstm.model import Loss, Recurrent, SequenceModel, State
 from course_lib.strategies.base import MakeOptimizer, Strategy, broadcast_weights
 from course_lib.strategies.point_to_point import can_send_from
@@ -41,7 +39,7 @@ class ShardedRecurrent(nn.Module):
         first_unit = sum(self.sizes[: dist.get_rank()])
         units = range(first_unit, first_unit + self.sizes[dist.get_rank()])  # the gates' rows are stacked
         self.rows = tuple(range(g * self.width + units.start, g * self.width + units.stop) for g in range(GATES))
-        self.lstm = nn.ParameterDict({name: _part_of(parameter, *self.rows) for name, parameter in named})
+        self.lstm = nn.ParameterDict({name: part_of(parameter, *self.rows) for name, parameter in named})
 
     def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         own = self.lstm
@@ -57,6 +55,10 @@ class ShardedRecurrent(nn.Module):
             h, output = Whole.apply(o.sigmoid() * c.tanh(), self.sizes)
             outputs.append(output)
         return torch.stack(outputs), (outputs[-1][None], Whole.apply(c, self.sizes)[1][None])
+
+    def shard_of(self, name: str, parameter: nn.Parameter) -> Shard:
+        """Return this rank's rows of every gate."""
+        return Shard(parameter, (GATES * self.width, *parameter.shape[1:]), self.rows)
 
 
 class UsedInParts(torch.autograd.Function):
@@ -95,63 +97,6 @@ class Whole(torch.autograd.Function):
         return (None if gradient is None else gradient.split(ctx.sizes, dim=-1)[dist.get_rank()]), None
 
 
-class ShardedGPTBlock(GPTBlock):
-    """A GPT block of which this rank has some heads, and some of the MLP's columns. Inputs and outputs are whole.
-
-    Queries, keys, values and the MLP's `up` are column-parallel; the row-parallel `out` and `down` sum over ranks.
-    """
-
-    def __init__(self, whole: GPTBlock) -> None:
-        nn.Module.__init__(self)
-        ranks, rank = dist.get_world_size(), dist.get_rank()
-        if whole.heads < ranks:
-            raise ValueError(
-                f"a GPT block with {whole.heads} heads on {ranks} ranks: tensor parallelism gives every rank at least "
-                "one head; give the model more heads, or use fewer ranks"
-            )
-        self.width, self.heads, self.cache = whole.width, whole.heads, whole.cache
-        self.norm_1, self.norm_2 = whole.norm_1, whole.norm_2
-        heads, columns = shares(whole.heads, ranks), shares(whole.mlp.up.out_features, ranks)
-        first, last = (whole.attention.head_width * sum(heads[:stop]) for stop in (rank, rank + 1))
-        units, columns = range(first, last), range(sum(columns[:rank]), sum(columns[: rank + 1]))
-        self.attention, self.mlp = copy.deepcopy(whole.attention), copy.deepcopy(whole.mlp)
-        for name in ("query", "key", "value"):
-            setattr(self.attention, name, _columns(getattr(whole.attention, name), units))
-        self.mlp.up = _columns(whole.mlp.up, columns)
-        self.attention.out, self.mlp.down = (
-            RowParallel(whole.attention.out, units),
-            RowParallel(whole.mlp.down, columns),
-        )
-        self.cuts = {"attention": units, "mlp": columns}
-
-    def forward(self, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State | None]:
-        attended, seen = self.attention(UsedInParts.apply(self.norm_1(inputs)), state)
-        middle = inputs + attended
-        return middle + self.mlp(UsedInParts.apply(self.norm_2(middle))), seen if self.cache else None
-
-    def shard_of(self, name: str, parameter: nn.Parameter) -> Shard:
-        """Return this rank's shard of the block's parameter with this name."""
-        module, _, parameter_name = name.partition(".")
-        if module not in self.cuts or parameter_name in ("out.bias", "down.bias"):
-            return Shard.whole(parameter)
-        dim = 1 if parameter_name in ("out.weight", "down.weight") else 0
-        total = self.width if module == "attention" else 4 * self.width
-        shape = tuple(total if place == dim else size for place, size in enumerate(parameter.shape))
-        return Shard(parameter, shape, (self.cuts[module],), dim)
-
-
-class RowParallel(nn.Linear):
-    """A linear layer with the weights for some of its inputs. The bias is whole, and added once, after the sum."""
-
-    def __init__(self, whole: nn.Linear, units: range) -> None:
-        super().__init__(len(units), whole.out_features, device="meta")
-        self.weight = _part_of(whole.weight, units, dim=1)
-        self.bias = whole.bias
-
-    def forward(self, input: Tensor) -> Tensor:
-        return Summed.apply(nn.functional.linear(input, self.weight)) + self.bias
-
-
 class Summed(torch.autograd.Function):
     """Forward: an all-reduce. Backward: identity, because the sum's gradient is the same on all ranks."""
 
@@ -164,11 +109,12 @@ class Summed(torch.autograd.Function):
         return gradients[0]
 
 
-SHARDED = {GPTBlock: ShardedGPTBlock, Recurrent: ShardedRecurrent}
+# A kind of block -> the class that makes a rank's part of one. It takes and returns whole tensors, and has `shard_of`.
+SHARDED: dict[type, Callable[[Any], Any]] = {Recurrent: ShardedRecurrent}
 
 
 class TensorParallel(Strategy):
-    """Every LSTM layer is split by hidden unit, every GPT block by head and column; other blocks are replicated.
+    """Every block of a kind in `SHARDED` is split, an LSTM layer by hidden unit; other blocks are replicated.
 
     Replicated blocks need no all-reduce. They see the same whole activations on every rank and, thanks to `UsedInParts`
     and `Whole`, the same whole gradients, so every rank computes the same full gradient. (If a GPU sums in a varying
@@ -183,11 +129,14 @@ class TensorParallel(Strategy):
                 if (first_user := users.setdefault(id(parameter), place)) != place:  # cut apart, they would drift apart
                     raise ValueError(f"blocks {first_user} and {place} share a weight: give each its own")
         broadcast_weights(model)
-        cut = {
-            place: next((make(block) for kind, make in SHARDED.items() if isinstance(block, kind)), block)
-            for place, block in model.numbered()
+        blocks = dict(model.numbered())
+        self.cut = {
+            place: make(block)
+            for place, block in blocks.items()
+            for kind, make in SHARDED.items()
+            if isinstance(block, kind)
         }
-        super().__init__(SequenceModel(cut), optimizer, loss, **options)
+        super().__init__(SequenceModel(blocks | self.cut), optimizer, loss, **options)
         self.model_group = dist.group.WORLD
         self.random_stream = 0
         seed = torch.randint(2**62, (), device=self.device)
@@ -195,27 +144,16 @@ class TensorParallel(Strategy):
         torch.manual_seed(int(seed))  # so that all ranks draw the same random numbers from now on
 
     def shards(self) -> dict[str, Shard]:
-        """Return this rank's rows of every gate in LSTM layers, its part of GPT blocks, and all of the other blocks."""
+        """Return this rank's part of the blocks that are split, and all of the others."""
         shards = super().shards()
-        for place, block in self.model.numbered():
-            if isinstance(block, ShardedGPTBlock):
-                for name, parameter in block.named_parameters():
-                    shards[f"blocks.{place}.{name}"] = block.shard_of(name, parameter)
-            if isinstance(block, ShardedRecurrent):
-                for name, parameter in block.lstm.items():
-                    whole = (GATES * block.width, *parameter.shape[1:])
-                    shards[f"blocks.{place}.lstm.{name}"] = Shard(parameter, whole, block.rows)
+        for place, block in self.cut.items():
+            for name, parameter in block.named_parameters():
+                shards[f"blocks.{place}.{name}"] = block.shard_of(name, parameter)
         return shards
 
 
-def _columns(whole: nn.Linear, units: range) -> nn.Linear:
-    """Return the linear layer with only these outputs."""
-    columns = nn.Linear(whole.in_features, len(units), device="meta")
-    columns.weight, columns.bias = _part_of(whole.weight, units), _part_of(whole.bias, units)
-    return columns
-
-
-def _part_of(parameter: Tensor, *ranges: range, dim: int = 0) -> nn.Parameter:
+def part_of(parameter: Tensor, *ranges: range, dim: int = 0) -> nn.Parameter:
+    """Return a parameter with only these ranges along `dim`."""
     pieces = [parameter.detach().narrow(dim, units.start, len(units)) for units in ranges]
     return nn.Parameter(torch.cat(pieces, dim), requires_grad=parameter.requires_grad)
 

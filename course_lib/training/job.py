@@ -24,9 +24,9 @@ from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import untouched
 from course_lib.machine import device, started_by_torchrun
 from course_lib.settings import BadSettings, Settings
-from course_lib.strategies import STRATEGIES, Strategy, make_strategy
+from course_lib.strategies import Strategy
 from course_lib.strategies.base import GradientScaler, on_rank_0
-from course_lib.strategies.registry import find_strategy, options_of
+from course_lib.strategies.registry import STRATEGIES, find_strategy, make_strategy, options_of
 from course_lib.training import can_start
 from course_lib.training.checkpoint import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint

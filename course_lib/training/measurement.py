@@ -54,8 +54,8 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     with saved_for_backward(strategy.model, batch.inputs, batch.targets, batch.mask, batch.lengths) as saved:
         strategy.step(batch)
     torch.backends.mkldnn.enabled = has_onednn
-    tensors, rows = [shard.tensor for shard in strategy.shards().values()], getattr(strategy, "row_shards", None)
-    stored = [rows.memory_of(tensor) for tensor in tensors] if rows else tensors
+    tensors, shards = [shard.tensor for shard in strategy.shards().values()], getattr(strategy, "row_shards", None)
+    stored = [shards.rows[tensor].padded if shards and tensor in shards.rows else tensor for tensor in tensors]
     slots = [value for tensor in tensors for value in strategy.optimizer.state.get(tensor, {}).values()]
     return Memory(
         parameters=_bytes(stored),
@@ -91,9 +91,7 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
     This leaves out the optimizer's step count, one number per parameter, and the buckets in which
     DistributedDataParallel keeps a second copy of the gradients.
     """
-    watch = None
-    if isinstance(strategy, FSDP) and strategy.mesh["shard"].size() > 1:
-        watch = GatherWatch(strategy)
+    watch = GatherWatch(strategy) if isinstance(strategy, FSDP) and strategy.mesh["shard"].size() > 1 else None
     strategy.step(batch)
     parameters = [shard.tensor for shard in strategy.shards().values()]
     optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from unittest import mock
 
@@ -18,17 +18,14 @@ from torch import Tensor
 from course_lib import trace
 from course_lib.data import Batch
 from course_lib.launchers import launch
-from course_lib.lstm.gpt import GPTBlock, Readout
-from course_lib.lstm.model import Embed, Loss, Project, Recurrent, SequenceModel, own_random_numbers, untouched
+from course_lib.lstm.model import Loss, SequenceModel, own_random_numbers, untouched
 from course_lib.strategies import Single, Strategy
-from course_lib.strategies.base import MakeOptimizer, broadcast_weights
-from course_lib.strategies.registry import check_is_strategy
+from course_lib.strategies.base import MakeOptimizer, broadcast_weights, check_is_strategy
 from course_lib.strategies.shards import NamedTensors, check_outlines, gather_outlines
 from course_lib.words import counted
 
 TOLERANCE = 1e-10
 TRIAL_TOLERANCE = 1e-6  # a block of your own may compute a part in float32
-KNOWN = (Embed, Project, Recurrent, GPTBlock, Readout)
 AfterStep = tuple[float, NamedTensors, NamedTensors]  # the loss, the gradients and the parameters
 
 
@@ -41,7 +38,7 @@ class Difference:
     gradients: float
     parameters: float
     loss: float
-    worst: str
+    worst: str  # the parameter whose gradient is off the most
 
     @property
     def same(self) -> bool:
@@ -92,22 +89,20 @@ def same_as_one_process(
     the twin, so it does not matter which sequences a rank gets. A model that draws other random numbers cannot be
     compared, and is refused.
     """
-    (proof,) = prove_all([options], strategy, ranks=ranks, model=model, batches=batches, optimizer=optimizer, loss=loss)
+    (proof,) = prove_all([options], strategy, ranks, model, batches, optimizer, loss)
     return proof
 
 
 def prove_all(
     variations: Sequence[dict[str, Any]],
     strategy: Callable[..., Strategy],
-    *,
     ranks: int,
-    **training: Any,
+    model: Callable[[], SequenceModel],
+    batches: Sequence[Batch],
+    optimizer: MakeOptimizer,
+    loss: Loss,
 ) -> list[Proof]:
-    """Return one proof for each set of options, tested one after another on the same ranks.
-
-    `training` is what `same_as_one_process` takes: the model, batches, optimizer and loss.
-    """
-    model, batches, optimizer, loss = (training[name] for name in ("model", "batches", "optimizer", "loss"))
+    """Return one proof for each set of options, tested one after another on the same ranks."""
     with own_random_numbers(), dropout_by_feature():
         _check_draws_nothing(_seeded(model, rank=0), batches[0])
 
@@ -121,19 +116,19 @@ def prove_all(
                 reports.append([_after_step(trained, batch) for batch in batches])
         return reports
 
+    @cache
+    def train_twin(**options: Any) -> list[AfterStep]:
+        with own_random_numbers(), dropout_by_feature():  # restores the caller's random numbers
+            twin = Single(_seeded(model, rank=0), optimizer, loss, **options)
+            return [_after_step(twin, batch) for batch in batches]
+
     run = launch(train_on_ranks, ranks=ranks, timeout=60 * len(variations))
-    twins: dict[tuple, list[AfterStep]] = {}
     proofs = []
     for number, options in enumerate(variations):
-        for_twin = {name: value for name, value in options.items() if name in ("carry_state", "clip")}
-        key = tuple(sorted(for_twin.items()))
-        if key not in twins:
-            with own_random_numbers(), dropout_by_feature():  # restores the caller's random numbers
-                twin = Single(_seeded(model, rank=0), optimizer, loss, **for_twin)
-                twins[key] = [_after_step(twin, batch) for batch in batches]
+        twin = train_twin(**{name: options[name] for name in ("carry_state", "clip") if name in options})
         steps = [
             _compare(update + 1, rank, run[rank][number][update], expected)
-            for update, expected in enumerate(twins[key])
+            for update, expected in enumerate(twin)
             for rank in range(ranks)
         ]
         proofs.append(Proof(ranks, tuple(steps)))
@@ -147,7 +142,9 @@ def check_blocks(make: Callable[..., Strategy], model: SequenceModel, loss: Loss
     copies of the model, so the run itself is unaffected. The course's own blocks need no trial.
     """
     foreign = [
-        f"block {place} ({type(block).__name__})" for place, block in model.numbered() if type(block) not in KNOWN
+        f"block {place} ({type(block).__name__})"
+        for place, block in model.numbered()
+        if not type(block).__module__.startswith("course_lib.")
     ]
     if not foreign:
         return
@@ -224,14 +221,14 @@ def _after_step(strategy: Strategy, batch: Batch) -> AfterStep:
 
 
 def _compare(number: int, rank: int, found: AfterStep, true: AfterStep) -> Difference:
-    off: list[dict[str, float]] = []
+    off = []
     for kind, actual, expected in zip(("gradients", "parameters"), found[1:], true[1:], strict=True):
         if odd := sorted(actual.keys() ^ expected.keys()):
             has = "the whole model has and it does not" if odd[0] in expected else "it has and the whole model does not"
             raise ValueError(f"rank {rank} reports different {kind} than the whole model has: {odd[0]}, which {has}")
         off.append({name: _distance(actual[name], expected[name]) for name in actual})
     gradients, parameters = off
-    worst = max(gradients, key=lambda name: gradients[name])
+    worst = max(gradients, key=gradients.get)
     loss = _distance(*torch.tensor([found[0], true[0]], dtype=torch.float64))
     return Difference(number, rank, gradients[worst], max(parameters.values()), loss, worst)
 

@@ -33,7 +33,7 @@ import torch.distributed as dist
 from course_lib import device, launch, machine
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import lstm_model, squared_error
-from course_lib.strategies import STRATEGIES
+from course_lib.strategies.registry import STRATEGIES
 
 RANKS = (2, 4, 8)
 SIZES = (4 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20)

@@ -7,13 +7,12 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import Batch, Corpus, Streams, pad
 from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
-from course_lib.strategies import DDP, Accumulation
+from course_lib.strategies import Accumulation
 from course_lib.training.proof import prove_all, same_as_one_process
 
 adam = partial(torch.optim.Adam, lr=0.01)
@@ -81,12 +80,6 @@ def test_the_full_product_is_the_same_as_one_process(ranks, lengths, model):
         assert len(proof.steps) == ranks * UPDATES
 
 
-@pytest.mark.parametrize("model", [frozen, tied])
-def test_ddp_bears_frozen_and_tied_weights(model):
-    proof = prove(DDP, ranks=3, model=model, batches=text_batches(UNEVEN))
-    assert proof, proof
-
-
 def test_frozen_weights_have_no_gradient_and_tied_ones_have_one():
     def names(model):
         strategy = Accumulation(model(), adam, cross_entropy, micro_batches=2)
@@ -125,70 +118,6 @@ def test_gradients_are_sent_once_however_many_micro_batches_there_are():
     expected = [("all_reduce", ()), ("all_reduce", (parameters,)), ("all_reduce", ())]
     for micro_batches in (1, 4):
         assert [(op, tuple(shape)) for op, shape in launch(calls_of_an_update, micro_batches, ranks=2)[0]] == expected
-
-
-class ByHand(Accumulation):
-    """Accumulation without DistributedDataParallel: one all-reduce of every gradient, after the last backward pass."""
-
-    def step(self, batch):
-        global_count = batch.mask.sum()
-        dist.all_reduce(global_count)
-        self.optimizer.zero_grad()
-        micro_batches = batch.micro_batches(self.micro_batches)
-        totals = torch.zeros((), dtype=torch.float64)
-        for place, micro_batch in enumerate(micro_batches):
-            self.is_last = place == len(micro_batches) - 1
-            total, _ = self.loss(self.model(micro_batch.inputs)[0], micro_batch)
-            (total * self.ranks / global_count).backward()
-            totals += total.detach()
-        self.average()
-        dist.all_reduce(totals)
-        self.optimizer.step()
-        return totals / global_count, global_count
-
-    def average(self):
-        for parameter in self.model.parameters():
-            mean(parameter.grad)
-
-
-class OnlyTheLastGradient(ByHand):
-    """Published: a hook averages the gradient that just came, and not what had been added up before it."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        for parameter in self.model.parameters():
-            parameter.register_hook(lambda gradient: mean(gradient.clone()) if self.is_last else gradient)
-
-    def average(self):
-        pass
-
-
-class TheParameter(ByHand):
-    """Published: a hook averages the parameter instead of its gradient."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        for parameter in self.model.parameters():
-            parameter.register_post_accumulate_grad_hook(average_the_parameter)
-
-    def average(self):
-        pass
-
-
-def average_the_parameter(parameter: torch.Tensor) -> None:
-    mean(parameter.data)
-
-
-def mean(tensor: torch.Tensor) -> torch.Tensor:
-    dist.all_reduce(tensor)
-    return tensor.div_(dist.get_world_size())
-
-
-@pytest.mark.parametrize(("strategy", "right"), [(ByHand, True), (OnlyTheLastGradient, False), (TheParameter, False)])
-def test_two_published_hooks_are_found_out(strategy, right):
-    # Without DistributedDataParallel around them: wrapping has given all ranks the same weights, and is not used again.
-    proof = prove(strategy, ranks=2, micro_batches=2, model=plain, batches=text_batches(UNEVEN)[:2])
-    assert bool(proof) == right, proof
 
 
 def test_less_than_one_micro_batch_gets_a_sentence():

@@ -10,21 +10,18 @@ import torch
 from course_lib import launch, trace
 from course_lib.data import AddingProblem, Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
-from course_lib.meter import meter
 from course_lib.planning import Link, paced_network
 from course_lib.strategies import DDP, TracedDDP
 from course_lib.training.proof import same_as_one_process
 
 adam = partial(torch.optim.Adam, lr=0.01)
-CORPUS = Corpus.from_text("every rank has its own streams, and keeps them from window to window. " * 12)
+CORPUS = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z. one two. three four five six.")
+WINDOWS = list(Streams(Corpus.from_text("each rank keeps its own streams. " * 24).tokens, streams=4, window=6))[:4]
+SENTENCES = [CORPUS.batch([0, 1, 2]), CORPUS.batch([3, 4, 5]), CORPUS.batch([1, 0, 5, 2])]
 
 
 def numbers_model():
     return lstm_model(features=2, hidden=6, layers=2, outputs=1)
-
-
-def text_model():
-    return lstm_model(vocabulary=len(CORPUS.vocabulary), hidden=5, layers=1)
 
 
 def adding_batches(sequences: int, lengths: tuple[int, int]) -> list:
@@ -32,29 +29,35 @@ def adding_batches(sequences: int, lengths: tuple[int, int]) -> list:
     return [data.batch(range(start, start + sequences)) for start in range(0, 3 * sequences, sequences)]
 
 
-def sentence_batches() -> list:
-    return [CORPUS.batch(range(start, start + 4)) for start in (0, 4, 8)]
+numbers = {"model": numbers_model, "batches": adding_batches(8, (3, 12)), "loss": squared_error, "optimizer": adam}
+text_model = partial(lstm_model, vocabulary=len(CORPUS.vocabulary), hidden=5, layers=1)
+text = {"model": text_model, "batches": SENTENCES, "loss": cross_entropy, "optimizer": adam}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ddp_is_the_same_as_one_process(ranks):
-    assert same_as_one_process(
-        DDP,
-        ranks=ranks,
-        model=numbers_model,
-        batches=adding_batches(8, (3, 12)),
-        optimizer=adam,
-        loss=squared_error,
-    )
+    assert same_as_one_process(DDP, ranks=ranks, **numbers)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_ranks_that_count_different_numbers_of_tokens_still_agree(clip):
+    counts = [[batch.shard(rank, 2).count for rank in range(2)] for batch in SENTENCES]
+    assert all(one != other for one, other in counts)
+    assert same_as_one_process(DDP, ranks=2, clip=clip, **text)
+
+
+def test_a_rank_with_an_empty_share_takes_part():
+    assert same_as_one_process(DDP, ranks=4, **{**numbers, "batches": adding_batches(3, (3, 9))})
+
+
+def test_each_rank_carries_the_state_of_its_own_streams():
+    assert same_as_one_process(DDP, ranks=2, carry_state=True, **{**text, "batches": WINDOWS})
 
 
 def test_traced_buckets_say_which_blocks_they_hold_and_change_nothing():
-    batches = adding_batches(8, (3, 12))
-    traced = partial(TracedDDP, bucket_cap_mb=1e-6)  # less than the smallest gradient: a bucket for each
-    assert same_as_one_process(
-        traced, ranks=2, model=numbers_model, batches=batches, optimizer=adam, loss=squared_error
-    )
-    labels = launch(labels_of_buckets, batches[0], ranks=2)[0]
+    # Less than the smallest gradient: a bucket for each.
+    assert same_as_one_process(TracedDDP, ranks=2, bucket_cap_mb=1e-6, **numbers)
+    labels = launch(labels_of_buckets, numbers["batches"][0], ranks=2)[0]
     assert labels == {"3", "2", "1", "0"}
 
 
@@ -65,62 +68,6 @@ def labels_of_buckets(batch) -> set[str]:
             trace.recorder.spans.clear()
             trained.step(trained.share(batch))
     return {span.label for span in trace.recorder.spans if span.name == "communication" and span.label}
-
-
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_ranks_that_count_different_numbers_of_tokens_still_agree(clip):
-    corpus = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z. one two. three four five six.")
-    batches = [corpus.batch([0, 1, 2]), corpus.batch([3, 4, 5]), corpus.batch([1, 0, 5, 2])]
-    counts = [[batch.shard(rank, 2).count for rank in range(2)] for batch in batches]
-    assert all(one != other for one, other in counts)
-    assert same_as_one_process(
-        DDP,
-        ranks=2,
-        model=partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=1),
-        batches=batches,
-        optimizer=adam,
-        loss=cross_entropy,
-        clip=clip,
-    )
-
-
-def test_a_rank_with_an_empty_share_takes_part():
-    assert same_as_one_process(
-        DDP, ranks=4, model=numbers_model, batches=adding_batches(3, (3, 9)), optimizer=adam, loss=squared_error
-    )
-
-
-def test_each_rank_carries_the_state_of_its_own_streams():
-    windows = list(Streams(CORPUS.tokens, streams=4, window=6))[:4]
-    assert same_as_one_process(
-        DDP, ranks=2, model=text_model, batches=windows, optimizer=adam, loss=cross_entropy, carry_state=True
-    )
-
-
-class MeanOfMeans(DDP):
-    """The popular way: each rank divides by its own count."""
-
-    def step(self, batch):
-        batch = batch.to(self.device)
-        self.optimizer.zero_grad()
-        outputs, _ = self.parallel(batch.inputs, {})
-        total, count = self.loss(outputs, batch)
-        (total / count.clamp(min=1)).backward()
-        self.optimizer.step()
-        return total.detach() / count.clamp(min=1), count
-
-
-def test_the_mean_of_means_is_found_out():
-    corpus = Corpus.from_text("a b. c d e f g h i j k l m n. o p q. r s t u v w x y z.")
-    proof = same_as_one_process(
-        MeanOfMeans,
-        ranks=2,
-        model=partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=1),
-        batches=[corpus.batch([0, 1])],
-        optimizer=adam,
-        loss=cross_entropy,
-    )
-    assert not proof
 
 
 def test_gradients_are_one_all_reduce_per_bucket_and_the_counts_one_more():
@@ -138,17 +85,3 @@ def test_gradients_are_one_all_reduce_per_bucket_and_the_counts_one_more():
 
     calls, parameters = launch(count_calls, ranks=2)[0]
     assert calls == [("all_reduce", (2,)), ("all_reduce", (parameters,))]
-
-
-def buckets_of(bucket_cap_mb: float | None) -> int:
-    strategy = DDP(numbers_model(), adam, squared_error, bucket_cap_mb=bucket_cap_mb)
-    batch = AddingProblem(4, (3, 3)).batch(range(4))
-    strategy.step(strategy.share(batch))  # buckets are laid out anew after the first
-    with meter() as spent:
-        strategy.step(strategy.share(batch))
-    return spent.calls["all_reduce"] - 1  # one is the count
-
-
-def test_small_buckets_are_more_buckets():
-    assert launch(buckets_of, None, ranks=2)[0] == 1
-    assert launch(buckets_of, 0.0005, ranks=2)[0] > 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,9 +9,8 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
-from course_lib import RankFailed, launch, trace
+from course_lib import launch, trace
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
@@ -20,11 +18,10 @@ from course_lib.planning.schedule import Schedule, dependencies
 from course_lib.planning.schedules import SCHEDULES, make_schedule
 from course_lib.planning.simulation import ActionCosts, makespan, measured, simulate
 from course_lib.strategies import Hybrid, Pipeline
-from course_lib.strategies.mail import Mail, Routes
-from course_lib.strategies.pipeline import Execution
-from course_lib.strategies.stage import Stage
+from course_lib.strategies.mail import Mail
 from tests.planning.legal_schedules import any_legal_schedules
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, prove, prove_all
+from tests.strategies.test_split_backward import Drop
 
 
 def several(stages: int) -> st.SearchStrategy[list[Schedule]]:
@@ -40,18 +37,16 @@ def assert_executed(schedules: list[Schedule]) -> None:
         assert proof, f"{schedule}\n{proof}"
 
 
-@pytest.mark.parametrize("stages", [2, *(pytest.param(stages, marks=pytest.mark.slow) for stages in (1, 3, 4))])
-@settings(deadline=None, max_examples=2, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_legal_schedule_is_the_same_as_one_process(data, stages):
-    assert_executed(data.draw(several(stages)))
+@pytest.mark.parametrize(
+    ("stages", "examples"), [(2, 2), *(pytest.param(stages, 8, marks=pytest.mark.slow) for stages in range(1, 7))]
+)
+def test_any_legal_schedule_is_the_same_as_one_process(stages, examples):
+    @settings(deadline=None, max_examples=examples, suppress_health_check=list(HealthCheck))
+    @given(several(stages))
+    def run(schedules):
+        assert_executed(schedules)
 
-
-@pytest.mark.slow
-@settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), stages=st.integers(1, 6))
-def test_many_legal_schedules_are_the_same_as_one_process(data, stages):
-    assert_executed(data.draw(several(stages)))
+    run()
 
 
 def held_by(schedules: list[Schedule]) -> list[list]:
@@ -87,17 +82,16 @@ def test_every_virtual_stage_carries_its_own_state_from_batch_to_batch(schedule)
     assert proof, proof
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v"])
-def test_parts_in_which_nothing_is_trained_pass_the_gradient_on(schedule):
-    proof = prove(Pipeline, ranks=2, model=frozen_first_stage, schedule=schedule, micro_batches=3, chunks=2)
-    assert proof, proof
+UNUSUAL = {
+    "parts in which nothing is trained pass the gradient on": {"model": frozen_first_stage, "micro_batches": 3},
+    "parts may be cut anywhere in order": {"placement": Placement.of_cuts(8, [3, 4, 5]), "micro_batches": 3},
+    "a batch without sequences moves nothing": {"batches": [BATCHES[0].rows([]), BATCHES[1]]},
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved"])
-def test_replicas_of_virtual_stages_sum_their_gradients_once_they_are_final(schedule):
-    options = {"schedule": schedule, "micro_batches": 3, "chunks": 2, "clip": 0.05}
-    proof = prove(Hybrid, ranks=4, replicas=2, model=deep, **options)
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_on_virtual_stages(case):
+    proof = prove(Pipeline, ranks=2, **{"model": deep, "schedule": "zb-v", "chunks": 2, **UNUSUAL[case]})
     assert proof, proof
 
 
@@ -111,24 +105,6 @@ def test_gradients_are_sent_to_the_other_replicas_while_stages_still_work(schedu
         return early[0], len(list(strategy.model.parameters()))
 
     assert all(early == every for early, every in launch(sent_early, ranks=4))
-
-
-def test_parts_may_be_cut_anywhere_in_order():
-    placement = Placement.of_cuts(8, [3, 4, 5])
-    proof = prove(Pipeline, ranks=2, model=deep, schedule="zb-v", placement=placement, micro_batches=3)
-    assert proof, proof
-
-
-def test_a_batch_without_sequences_moves_nothing_on_virtual_stages():
-    proof = prove(Pipeline, ranks=2, model=deep, schedule="zb-v", batches=[BATCHES[0].rows([]), BATCHES[1]])
-    assert proof, proof
-
-
-class Drop(nn.Module):
-    width = 4
-
-    def forward(self, inputs, state=None):
-        return nn.functional.dropout(inputs, 0.5), None
 
 
 def with_dropout() -> SequenceModel:
@@ -205,72 +181,3 @@ def test_parts_on_one_rank_hand_over_without_a_message():
 
     assert list(launch(received, ranks=2)) == [6, 6]  # 3 activations and 3 gradients each: none at the tip of the V
     assert list(launch(received, ranks=1)) == [0]
-
-
-def one_gradient(wrong) -> bool:
-    """On a rank: whether a broken executor still gives the gradients of the right one."""
-    found = []
-    for kind in (Execution, wrong):
-        torch.manual_seed(0)
-        whole, schedule = deep().double(), make_schedule("zb-v", 2, 3, 2)
-        placement = Placement.of_cuts(8, [2, 4, 6])
-        stage = Stage.of(whole, placement, dist.get_rank(), range(2), cross_entropy, layout=schedule.stage_map)
-        kind(stage, schedule, BATCHES[0], BATCHES[0].mask.sum(), {}).run()
-        found.append({name: weight.grad for name, weight in stage.part.named_parameters()})
-    return all(
-        ours is not None and torch.allclose(ours, theirs, rtol=0, atol=1e-10)
-        for ours, theirs in zip(found[1].values(), found[0].values(), strict=True)
-    )
-
-
-class Unbroken(Execution):
-    """The right one."""
-
-
-class LosesTheStateGradient(Execution):
-    def backward(self, action):
-        super().backward(action)
-        self.state_gradients.clear()
-
-
-class MixesUpStates(Execution):
-    """Chunks of one part of the model begin where those of another ended."""
-
-    def forward(self, action):
-        if action.virtual and action.chunk:
-            own, others = (self.part_states[action.micro_batch, virtual] for virtual in (1, 0))
-            self.part_states[action.micro_batch, 1] = dict(zip(own, others.values(), strict=True))
-        super().forward(action)
-
-
-class ForgetsWeights(Execution):
-    def weight_gradients(self, action):
-        if action.micro_batch:
-            super().weight_gradients(action)
-        else:
-            self.for_weights.pop(action.piece)
-
-
-class MixesUpMessages(Execution):
-    """Takes messages as they come, whichever virtual stage they are for."""
-
-    def __init__(self, stage, schedule, *given):
-        routes, place = Routes(schedule, stage.index), stage.index
-        taken = [message.needed_by for posted in routes.postings for message in posted if message.to == place]
-        as_they_come = iter(sorted(taken, key=lambda action: (action.kind != "F", action.micro_batch, action.chunk)))
-        routes.postings = tuple(
-            tuple(m if m.source == place else replace(m, needed_by=next(as_they_come)) for m in posted)
-            for posted in routes.postings
-        )
-        super().__init__(stage, schedule, *given, routes=routes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [LosesTheStateGradient, MixesUpStates, ForgetsWeights, MixesUpMessages])
-def test_executors_that_are_wrong_are_found_out(wrong):
-    assert all(launch(one_gradient, Unbroken, ranks=2))
-    try:
-        right = all(launch(one_gradient, wrong, ranks=2))
-    except RankFailed:  # it takes a message that was never posted for it
-        right = False
-    assert not right

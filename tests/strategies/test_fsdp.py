@@ -6,13 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 
 from course_lib import RankFailed, launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model
-from course_lib.meter import meter
 from course_lib.strategies import DDP, FSDP
 from course_lib.strategies.fsdp import local_rows, shard_blocks
 from course_lib.strategies.shards import local_part
@@ -32,117 +29,40 @@ from tests.strategies.test_accumulation import (
 WAYS = [{}, {"reshard_after_forward": False}, {"micro_batches": 3}, {"clip": 0.05}, {"clip": 0.05, "micro_batches": 2}]
 
 
-@pytest.mark.parametrize(
-    "lengths", [pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
-)
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
-def test_every_way_to_shard_is_the_same_as_one_process(ranks, lengths):
+SHARDED = [(ranks, 1, UNEVEN) for ranks in (2, 3)]
+SHARDED += [
+    pytest.param(*case, marks=pytest.mark.slow)
+    for case in ((1, 1, UNEVEN), (1, 1, UNIFORM), (2, 1, UNIFORM), (3, 1, UNIFORM), (4, 2, UNEVEN), (4, 4, UNEVEN))
+]
+
+
+@pytest.mark.parametrize(("ranks", "replicas", "lengths"), SHARDED)
+def test_every_way_to_shard_is_the_same_as_one_process(ranks, replicas, lengths):
+    ways = [{"replicas": replicas, **way} for way in WAYS]
     common = {"model": plain, "batches": text_batches(lengths)[:3], "optimizer": adam, "loss": cross_entropy}
-    for way, proof in zip(WAYS, prove_all(WAYS, FSDP, ranks=ranks, **common), strict=True):
+    for way, proof in zip(ways, prove_all(ways, FSDP, ranks=ranks, **common), strict=True):
         assert proof, f"{way}: {proof}"
         assert len(proof.steps) == 3 * ranks
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_replicas_of_a_sharded_model_are_the_same_as_one_process(replicas):
-    ways = [{"replicas": replicas, **way} for way in WAYS]
-    common = {"model": plain, "batches": text_batches(UNEVEN)[:3], "optimizer": adam, "loss": cross_entropy}
-    for way, proof in zip(ways, prove_all(ways, FSDP, ranks=4, **common), strict=True):
-        assert proof, f"{way}: {proof}"
+first, second, third = text_batches(UNEVEN)[:3]
+tiny = partial(lstm_model, vocabulary=VOCABULARY, hidden=1, layers=1)
+CORPUS = Corpus.from_text("each rank carries the states of its own streams, from window to window. " * 12)
+WINDOWS = list(Streams(CORPUS.tokens, streams=7, window=5))[:4]
+carrying = {"model": partial(lstm_model, vocabulary=len(CORPUS.vocabulary), hidden=5, layers=2), "batches": WINDOWS}
+UNUSUAL = [
+    (2, {"batches": [first, second.rows([]), third]}),
+    (4, {"model": tiny, "batches": [batch.rows([0, 1, 2]) for batch in (first, second)]}),  # ranks without rows
+    pytest.param(2, {**carrying, "carry_state": True, "clip": 0.05}, marks=pytest.mark.slow),
+    pytest.param(2, {**carrying, "carry_state": True, "clip": 0.05, "micro_batches": 3}, marks=pytest.mark.slow),
+    *(pytest.param(2, {"model": frozen_and_tied, **way}, marks=pytest.mark.slow) for way in WAYS[:3]),
+]
 
 
-def test_every_sequence_is_read_by_one_rank_also_within_a_replica():
-    def lengths():
-        strategy = FSDP(plain(), adam, cross_entropy, replicas=2)
-        return strategy.share(text_batches(UNEVEN)[0]).lengths.tolist()
-
-    found = launch(lengths, ranks=4)
-    assert sorted(length for own in found for length in own) == sorted(UNEVEN)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS[:3], ids=str)
-def test_frozen_and_tied_weights(way):
-    proof = prove(FSDP, ranks=2, model=frozen_and_tied, batches=text_batches(UNEVEN), **way)
+@pytest.mark.parametrize(("ranks", "case"), UNUSUAL)
+def test_unusual_models_and_batches_are_trained_as_by_one_process(ranks, case):
+    proof = prove(FSDP, ranks=ranks, **{"model": plain, "batches": text_batches(UNEVEN)[:3], **case})
     assert proof, proof
-
-
-def test_an_empty_batch_moves_nothing():
-    first, second, third = text_batches(UNEVEN)[:3]
-    proof = prove(FSDP, ranks=2, model=plain, batches=[first, second.rows([]), third])
-    assert proof, proof
-
-
-def test_a_rank_may_have_no_rows_and_no_sequences():
-    tiny = partial(lstm_model, vocabulary=VOCABULARY, hidden=1, layers=1)
-    proof = prove(FSDP, ranks=4, model=tiny, batches=[batch.rows([0, 1, 2]) for batch in text_batches(UNEVEN)[:2]])
-    assert proof, proof
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("micro_batches", [1, 3])
-def test_the_state_is_carried(micro_batches):
-    corpus = Corpus.from_text("each rank carries the states of its own streams, from window to window. " * 12)
-    make = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=2)
-    windows = list(Streams(corpus.tokens, streams=7, window=5))[:4]
-    proof = prove(FSDP, ranks=2, model=make, batches=windows, carry_state=True, clip=0.05, micro_batches=micro_batches)
-    assert proof, proof
-
-
-@pytest.mark.slow
-def test_in_float32_the_losses_are_those_of_ddp_and_nothing_is_said():
-    def losses(kind):
-        torch.manual_seed(dist.get_rank())
-        strategy = kind(plain(), adam, cross_entropy, clip=1.0)
-        (batch, *_) = text_batches(UNEVEN)
-        return [strategy.step(strategy.share(batch))[0].item() for _ in range(10)]
-
-    sharded, whole = launch(losses, FSDP, ranks=2), launch(losses, DDP, ranks=2)
-    assert sharded[0] == pytest.approx(whole[0], abs=1e-5)
-    assert sharded[0][-1] < sharded[0][0] - 0.05
-    assert not sharded.output
-
-
-def test_a_mean_instead_of_a_sum_is_found_out():
-    class Averages(FSDP):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            for module in self.model.modules():
-                if isinstance(module, FSDPModule):
-                    module.set_gradient_divide_factor(2.0)
-
-    proof = prove(Averages, ranks=2, model=plain, batches=text_batches(UNEVEN)[:1])
-    assert not proof
-
-
-def test_ranks_that_shard_different_weights_are_found_out():
-    class NotBroadcast(FSDP):
-        def __init__(self, model, *arguments, **options):
-            torch.manual_seed(dist.get_rank())
-            super().__init__(model, *arguments, **options)
-            with torch.no_grad():
-                for parameter in self.model.parameters():
-                    local_part(parameter).add_(0.1 * dist.get_rank())
-
-    assert not prove(NotBroadcast, ranks=2, model=plain, batches=text_batches(UNEVEN)[:1])
-
-
-@pytest.mark.slow
-def test_between_two_updates_a_rank_has_only_its_rows_of_everything():
-    def numbers(**options):
-        strategy = FSDP(plain(), adam, cross_entropy, **options)
-        (batch, *_) = text_batches(UNEVEN)
-        strategy.step(strategy.share(batch))
-        tensors = [shard.tensor for shard in strategy.shards().values()]
-        slots = [strategy.optimizer.state[tensor]["exp_avg"] for tensor in tensors]
-        return [sum(local_part(each).numel() for each in of) for of in (tensors, [t.grad for t in tensors], slots)]
-
-    whole = sum(parameter.numel() for parameter in plain().parameters())
-    for options, copies in (({}, 1), ({"reshard_after_forward": False}, 1), ({"replicas": 2}, 2)):
-        found = list(launch(numbers, ranks=4, **options))
-        assert [sum(part) for part in zip(*found, strict=True)] == [copies * whole] * 3
-        assert max(found)[0] < whole / (3 if copies == 1 else 1.8)
 
 
 def test_a_forward_pass_alone_leaves_the_shards_as_they_were():
@@ -156,25 +76,6 @@ def test_a_forward_pass_alone_leaves_the_shards_as_they_were():
 
     for reshard_after_forward in (True, False):
         assert set(launch(evaluated, reshard_after_forward, ranks=2)) == {(True, True)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("reshard", "gathers"), [(True, 7), (False, 4)])
-def test_a_block_is_gathered_twice_unless_it_stays_whole_and_its_gradient_is_sent_once(reshard, gathers):
-    """The last block is still whole when the backward pass begins with it: 4 blocks are gathered 4 + 3 times."""
-
-    def calls(micro_batches):
-        strategy = FSDP(plain(), adam, cross_entropy, reshard_after_forward=reshard, micro_batches=micro_batches)
-        (batch, *_) = text_batches(UNEVEN)
-        strategy.step(strategy.share(batch))
-        with meter() as spent:
-            strategy.step(strategy.share(batch))
-        return spent.calls
-
-    at_once, in_two = launch(calls, 1, ranks=2)[0], launch(calls, 2, ranks=2)[0]
-    assert (at_once["all_gather"], in_two["all_gather"]) == (gathers, 2 * gathers)
-    counts_and_losses = 1  # more of these messages where the count is known beforehand: it travels by itself
-    assert in_two["all_reduce"] == at_once["all_reduce"] + counts_and_losses  # how gloo sums and scatters gradients
 
 
 def test_rows_are_cut_as_torch_cuts_them():

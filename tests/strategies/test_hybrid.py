@@ -13,7 +13,7 @@ from course_lib.launchers.diagnosis.call_log import CallLog
 from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.planning.placement import Placement
 from course_lib.strategies import Hybrid
-from course_lib.strategies.mesh import mesh_of
+from course_lib.strategies.base import mesh_of
 from tests.strategies.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 
 MESHES = [(2, 2), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((3, 2), (2, 3), (4, 2)))]
@@ -29,38 +29,26 @@ def test_every_mesh_is_the_same_as_one_process(replicas, stages):
         assert proof, f"{variation}: {proof}"
 
 
-def test_the_norm_that_clips_is_that_of_the_whole_gradient():
-    proof = prove(Hybrid, ranks=4, replicas=2, clip=0.05)
-    assert proof, proof
+CORPUS = Corpus.from_text("every replica has its own streams, every stage its own layers. " * 12)
+WINDOWS = list(Streams(CORPUS.tokens, streams=6, window=6))[:4]
+carrying = {"model": partial(lstm_model, vocabulary=len(CORPUS.vocabulary), hidden=5, layers=2), "batches": WINDOWS}
+UNUSUAL = {
+    "the norm that clips is that of the whole gradient": {"clip": 0.05},
+    "each replica carries the state of its own streams": {**carrying, "chunks": 3, "carry_state": True},
+    "frozen blocks are not summed": {"model": frozen_first_stage, "placement": Placement((0, 1, 1, 1))},
+    "replicas are neighbors": {"inside": "replicas"},
+}
 
 
-def test_each_replica_carries_the_state_of_its_own_streams():
-    corpus = Corpus.from_text("every replica has its own streams, every stage its own layers. " * 12)
-    windows = list(Streams(corpus.tokens, streams=6, window=6))[:4]
-    whole = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=2)
-    proof = prove(
-        Hybrid, ranks=4, replicas=2, model=whole, batches=windows, micro_batches=2, chunks=3, carry_state=True
-    )
-    assert proof, proof
-
-
-def test_frozen_blocks_are_not_summed():
-    proof = prove(Hybrid, ranks=4, replicas=2, model=frozen_first_stage, placement=Placement((0, 1, 1, 1)))
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_the_same_as_one_process_where(case):
+    proof = prove(Hybrid, ranks=4, replicas=2, **{"micro_batches": 2, **UNUSUAL[case]})
     assert proof, proof
 
 
 def test_replicas_with_fewer_sequences_than_others_or_none_take_part():
     proof = prove(Hybrid, ranks=6, replicas=3, batches=[batch.rows([0, 5]) for batch in BATCHES[:2]])
     assert proof, proof
-
-
-def test_the_mesh_is_a_row_per_replica_and_a_column_per_stage():
-    def where():
-        mesh = mesh_of(2)
-        groups = (mesh.get_group(name) for name in ("replica", "stage"))
-        return tuple(mesh.get_coordinate()), *(dist.get_process_group_ranks(group) for group in groups)
-
-    assert launch(where, ranks=6)[4] == ((1, 1), [1, 4], [3, 4, 5])
 
 
 def test_gradients_are_summed_over_replicas_once_however_many_micro_batches_there_are():
@@ -78,37 +66,39 @@ def test_gradients_are_summed_over_replicas_once_however_many_micro_batches_ther
             assert calls == parameters + 2  # the count, and the loss
 
 
-class ForgetsReplicas(Hybrid):
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.sum_over_replicas.parts = [[] for _ in self.sum_over_replicas.parts]
-
-
-def test_replicas_that_do_not_meet_are_found_out():
-    assert not prove(ForgetsReplicas, ranks=4, replicas=2, batches=BATCHES[:1])
-
-
 @pytest.mark.parametrize("replicas", [0, 3])
 def test_a_mesh_that_does_not_fill_the_ranks_gets_a_sentence(replicas):
     with pytest.raises(Exception, match=rf"replicas={replicas} on 4 ranks: .* choose one of \[1, 2, 4\]"):
         launch(lambda: mesh_of(replicas), ranks=4)
 
 
-def groups_of(inside: str) -> tuple[list[int], list[int]]:
-    mesh = mesh_of(2, inside=inside)
-    return tuple(dist.get_process_group_ranks(mesh.get_group(name)) for name in ("replica", "stage"))
+def groups_of(inside: str, shards: int = 1) -> list[list[int]]:
+    mesh = mesh_of(2, inside=inside, shards=shards)
+    names = [name for name in ("replica", "shard", "stage") if name in mesh.mesh_dim_names]
+    return [dist.get_process_group_ranks(mesh.get_group(name)) for name in names]
 
 
 def test_the_neighbors_are_the_stages_of_a_replica_or_the_replicas_of_a_stage():
-    assert launch(groups_of, "stages", ranks=4)[1] == ([1, 3], [0, 1])
-    assert launch(groups_of, "replicas", ranks=4)[1] == ([0, 1], [1, 3])
+    assert launch(groups_of, "stages", ranks=4)[1] == [[1, 3], [0, 1]]
+    assert launch(groups_of, "replicas", ranks=4)[1] == [[0, 1], [1, 3]]
 
 
-def test_with_replicas_inside_it_is_the_same_as_one_process():
-    proof = prove(Hybrid, ranks=4, replicas=2, inside="replicas", micro_batches=2)
-    assert proof, proof
+@pytest.mark.slow
+def test_shards_are_closer_than_replicas():
+    assert launch(groups_of, "stages", 2, ranks=8)[0] == [[0, 4], [0, 2], [0, 1]]
+    assert launch(groups_of, "replicas", 2, ranks=8)[0] == [[0, 2], [0, 1], [0, 4]]
 
 
-def test_an_unknown_order_of_the_mesh_is_refused():
-    with pytest.raises(LaunchError, match="inside='rows': choose stages or replicas"):
-        launch(groups_of, "rows", ranks=2)
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("rows",), "inside='rows': choose stages or replicas"),
+        (
+            ("", 3),
+            r"replicas=2 shards=3 on 4 ranks: replicas x shards x stages = ranks, so choose a product of",
+        ),
+    ],
+)
+def test_a_mesh_that_cannot_be_gets_a_sentence(given, sentence):
+    with pytest.raises(LaunchError, match=sentence):
+        launch(groups_of, *given, ranks=4)

@@ -6,17 +6,14 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from course_lib import RankFailed, launch
+from course_lib import launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import cross_entropy, lstm_model
 from course_lib.meter import meter
 from course_lib.planning.placement import Placement
 from course_lib.planning.schedules import SCHEDULES
-from course_lib.strategies import Hybrid, zero
-from course_lib.strategies.mesh import mesh_of
-from course_lib.strategies.zero import RowShards
+from course_lib.strategies import Hybrid, hybrid
 from course_lib.training import evaluate, measure_memory
 from tests.strategies.test_pipeline import BATCHES, adam, deep, frozen_first_stage, model, prove, prove_all
 
@@ -52,30 +49,22 @@ def test_every_schedule_on_every_mesh_is_the_same_as_one_process(replicas, shard
     assert_same(variations, ranks=replicas * shards * stages, model=deep, batches=EMPTY)
 
 
-@pytest.mark.slow
-def test_each_pipeline_carries_the_state_of_its_own_streams():
-    corpus = Corpus.from_text("every replica has its own streams, every stage its own layers. " * 12)
-    windows = list(Streams(corpus.tokens, streams=7, window=6))[:4]
-    whole = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=2)
-    options = {"replicas": 1, "shards": 2, "micro_batches": 2, "chunks": 3, "carry_state": True, "clip": 0.05}
-    assert_same([options], ranks=4, model=whole, batches=windows)
+CORPUS = Corpus.from_text("every replica has its own streams, every stage its own layers. " * 12)
+WINDOWS = list(Streams(CORPUS.tokens, streams=7, window=6))[:4]
+carrying = {"model": partial(lstm_model, vocabulary=len(CORPUS.vocabulary), hidden=5, layers=2), "batches": WINDOWS}
+UNUSUAL = {
+    "the state is carried": (4, {"micro_batches": 2, "chunks": 3, "carry_state": True, "clip": 0.05}, carrying),
+    "frozen blocks": (4, {"placement": Placement((0, 1, 1, 1)), "clip": 0.05}, {"model": frozen_first_stage}),
+    "ranks without rows": (6, {"shards": 6}, {"model": partial(lstm_model, vocabulary=9, hidden=1, layers=1)}),
+    "state that is made at once, of the rows": (4, {}, {"optimizer": partial(torch.optim.Adagrad, lr=0.1)}),
+}
 
 
 @pytest.mark.slow
-def test_frozen_blocks_stay_whole():
-    options = {"replicas": 1, "shards": 2, "placement": Placement((0, 1, 1, 1)), "clip": 0.05}
-    assert_same([options], ranks=4, model=frozen_first_stage)
-
-
-@pytest.mark.slow
-def test_a_rank_may_have_no_rows():
-    tiny = partial(lstm_model, vocabulary=9, hidden=1, layers=1)
-    assert_same([{"replicas": 1, "shards": 6}], ranks=6, model=tiny)
-
-
-@pytest.mark.slow
-def test_an_optimizer_that_makes_its_state_at_once_makes_it_of_its_rows():
-    assert_same([{"replicas": 1, "shards": 2}], ranks=4, optimizer=partial(torch.optim.Adagrad, lr=0.1))
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_the_same_as_one_process_with(case):
+    ranks, options, training = UNUSUAL[case]
+    assert_same([{"replicas": 1, "shards": 2, **options}], ranks=ranks, **training)
 
 
 def sizes(shards: int) -> tuple[int, int, int, int]:
@@ -136,43 +125,21 @@ class LateGather:
         self.given = given
 
     def wait(self):
-        zero_gather(*self.given)
+        in_time_gather(*self.given)
 
 
-zero_gather = zero.all_gather
+in_time_gather = hybrid.all_gather
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
 def test_a_block_waits_for_its_weights(schedule):
     class Late(Hybrid):
         def __init__(self, *given, **options):
-            zero.all_gather = LateGather
+            hybrid.all_gather = LateGather
             super().__init__(*given, **options)
 
     proof = prove(Late, ranks=2, replicas=1, shards=2, schedule=schedule)
     assert proof, proof
-
-
-@pytest.mark.parametrize("broken", ["wait", "reduce"])
-def test_weights_that_are_not_gathered_and_gradients_that_are_not_reduced_are_found_out(broken):
-    class Broken(Hybrid):
-        def __init__(self, *given, **options):
-            zero.all_gather = LateGather
-            super().__init__(*given, **options)
-            if broken == "wait":
-                for rows in self.row_shards.rows.values():
-                    rows.padded[: rows.local.start] += 0.1  # nobody overwrites it
-                RowShards.wait = lambda rows, block: None
-            else:
-                self.sum_over_replicas.start_sum = self.keep
-
-        def keep(self, weight):
-            rows = self.row_shards.rows[weight]
-            rows.reduced = weight.grad[rows.local.start : rows.local.stop].clone()
-            return dist.barrier(self.row_shards.group, async_op=True)
-
-    even = partial(lstm_model, vocabulary=10, hidden=4, layers=1)  # a multiple of the ranks: no padding
-    assert not prove(Broken, ranks=2, replicas=1, shards=2, model=even)
 
 
 def test_a_forward_pass_alone_leaves_the_rows_as_they_were():
@@ -183,20 +150,3 @@ def test_a_forward_pass_alone_leaves_the_rows_as_they_were():
         return loss > 0, before == [shard.tensor.shape for shard in strategy.checked_shards().values()]
 
     assert set(launch(evaluated, ranks=2)) == {(True, True)}
-
-
-def groups_of(inside: str) -> list[list[int]]:
-    mesh = mesh_of(2, inside=inside, shards=2)
-    return [dist.get_process_group_ranks(mesh.get_group(name)) for name in ("replica", "shard", "stage")]
-
-
-@pytest.mark.slow
-def test_shards_are_closer_than_replicas_and_either_or_the_stages_are_neighbors():
-    assert launch(groups_of, "stages", ranks=8)[0] == [[0, 4], [0, 2], [0, 1]]
-    assert launch(groups_of, "replicas", ranks=8)[0] == [[0, 2], [0, 1], [0, 4]]
-
-
-def test_a_mesh_with_shards_that_does_not_fill_the_ranks_gets_a_sentence():
-    sentence = r"replicas=2 shards=3 on 4 ranks: replicas x shards x stages = ranks, so choose a product of \[1, 2, 4\]"
-    with pytest.raises(RankFailed, match=sentence):
-        launch(lambda: mesh_of(2, shards=3), ranks=4)

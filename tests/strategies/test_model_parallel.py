@@ -6,15 +6,12 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-import torch
 
-from course_lib import RankFailed, launch, pictures
+from course_lib import RankFailed, launch
 from course_lib.data import Corpus, Streams
-from course_lib.lstm.memory import Memory
 from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.placement import BlockCost, Placement, balanced, equal_count, round_robin
 from course_lib.strategies import ModelParallel
-from course_lib.strategies.model_parallel import segments_of
 from tests.strategies.test_accumulation import UNEVEN, UNIFORM, VOCABULARY, adam, prove, text_batches, tied
 
 UPDATES, BLOCKS = 3, 5
@@ -97,58 +94,6 @@ def test_weights_may_be_shared_on_one_stage_but_not_between_two():
         prove(ModelParallel, ranks=2, model=tied, batches=batches())
 
 
-class KeepsTheGradient(ModelParallel):
-    """A stage that does not send its gradient back; so that nothing hangs, it sends zeros."""
-
-    def send(self, tensor, to):
-        super().send(torch.zeros_like(tensor) if to < self.rank else tensor, to)
-
-
-class KeepsTheGradientOnce(KeepsTheGradient):
-    """The same, between the last two stages only."""
-
-    def send(self, tensor, to):
-        last = self.rank == self.ranks - 1
-        (super() if last else super(KeepsTheGradient, self)).send(tensor, to)
-
-
-class MixesTheOrder(ModelParallel):
-    """The legs in the order of the ranks, and not of the blocks."""
-
-    def __init__(self, whole, *arguments, **options):
-        super().__init__(whole, *arguments, **options)
-        way_in, *middle, way_out = self.segments
-        self.segments = [way_in, *reversed(middle), way_out]
-        self.parts = {
-            number: self.model.part(segment.places[0], segment.places[-1] + 1)
-            for number, segment in enumerate(self.segments)
-            if segment.rank == self.rank
-        }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", [KeepsTheGradient, KeepsTheGradientOnce, MixesTheOrder])
-def test_wrong_ways_are_found_out(strategy):
-    proof = prove(strategy, ranks=4, model=model, batches=batches()[:1])
-    assert not proof
-    assert proof.steps[0].worst.startswith("blocks.")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", [equal_count, round_robin])
-def test_an_update_sends_two_messages_per_hop(place):
-    placement = place(BLOCKS, 3)
-
-    def update():
-        strategy = ModelParallel(model(), adam, cross_entropy, placement=placement)
-        strategy.step(batches()[0])
-
-    spans = launch(update, ranks=3).spans
-    for name in ("send", "receive"):
-        assert sum(span.name == name for span in spans) == 2 * placement.hops
-    assert sum(span.name in ("forward", "backward") for span in spans) == 2 * (placement.hops + 1)
-
-
 def test_one_rank_computes_at_a_time():
     def update():
         ModelParallel(model(), adam, cross_entropy).step(batches()[0])
@@ -169,16 +114,6 @@ def test_a_rank_keeps_only_its_own_blocks():
     assert list(run) == [(["0", "2"], whole), (["1", "3", "4"], whole)]
 
 
-def test_legs_are_the_way_of_the_activations():
-    legs = segments_of(model(), Placement((0, 0, 1, 0, 1)))
-    assert [(leg.rank, leg.places, leg.width) for leg in legs] == [
-        (0, (0, 1), 5),
-        (1, (2,), 5),
-        (0, (3,), 5),
-        (1, (4,), VOCABULARY),
-    ]
-
-
 @pytest.mark.slow
 def test_a_placement_that_does_not_fit_gets_a_sentence():
     for placement, sentence in (
@@ -187,9 +122,3 @@ def test_a_placement_that_does_not_fit_gets_a_sentence():
     ):
         with pytest.raises(RankFailed, match=sentence):
             prove(ModelParallel, ranks=2, model=model, batches=batches(), placement=placement)
-
-
-def test_memory_bars_name_what_is_above_the_budget():
-    bars = {"whole": Memory(6, 6, 12, 6), "half": Memory(3, 3, 6, 3)}
-    assert pictures.memory(bars, budget=20).alt.endswith("20 B: whole")
-    assert pictures.memory(bars, budget=30).alt.endswith("30 B: none")

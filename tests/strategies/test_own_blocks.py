@@ -74,15 +74,6 @@ def test_a_block_that_mixes_steps_is_refused_where_time_is_cut(block):
 
 
 @pytest.mark.parametrize(
-    "block", [Attention, Both, *(pytest.param(block, marks=pytest.mark.slow) for block in (Normed, Forgetful))]
-)
-def test_where_time_is_not_cut_it_is_trained_as_by_one_process(block):
-    model = partial(model_with, block, Recurrent)
-    assert not refused(Pipeline, model, micro_batches=1)
-    assert prove(Pipeline, ranks=2, model=model, micro_batches=1)
-
-
-@pytest.mark.parametrize(
     ("strategy", "options"),
     [(DDP, {}), (FSDP, {}), (Pipeline, {"micro_batches": 2}), (Hybrid, {"replicas": 1, "shards": 2})],
 )
@@ -96,6 +87,10 @@ def test_a_block_that_mixes_sequences_is_refused_where_a_batch_is_cut(strategy, 
 @pytest.mark.parametrize("strategy", [DDP, FSDP, ModelParallel, TensorParallel, Pipeline])
 def test_a_block_that_mixes_nothing_is_trained(strategy):
     assert not refused(strategy, partial(model_with, Gated, partial(LayerNormed, drop=0.5), Recurrent))
+
+
+def test_a_block_that_mixes_steps_is_trained_where_time_is_not_cut():
+    assert not refused(Pipeline, partial(model_with, Attention, Both, Recurrent), micro_batches=1)
 
 
 def test_a_trial_leaves_the_model_and_the_random_numbers_as_they_were():

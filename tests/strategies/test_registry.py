@@ -12,8 +12,8 @@ import torch
 from course_lib.launchers.target import parse
 from course_lib.planning.placement import Placement
 from course_lib.planning.simulation import ActionCosts
-from course_lib.strategies import Single, find_strategy, make_strategy
-from course_lib.strategies.registry import STRATEGIES, checked_options
+from course_lib.strategies import Single
+from course_lib.strategies.registry import STRATEGIES, checked_options, find_strategy, make_strategy
 from tests.strategies import local_sgd
 
 
@@ -35,6 +35,11 @@ class Tuned(Single):
         **options,
     ):
         super().__init__(model, optimizer, loss, **options)
+
+
+class InFloat32(Single):
+    def __init__(self, model, optimizer, loss):
+        super().__init__(model, optimizer, loss)
 
 
 BAD_OPTIONS = {
@@ -98,7 +103,10 @@ def test_a_file_named_like_a_module_of_pythons_does_not_replace_it(tmp_path, mon
     assert json.loads("1") == 1
 
 
-def test_half_precision_is_for_strategies_that_take_it(own):
+def test_half_precision_is_for_strategies_that_take_it(own, monkeypatch):
     assert make_strategy("own", 0.1, {}, "bf16").keywords["autocast"] is torch.bfloat16
     with pytest.raises(ValueError, match="precision=fp8: choose fp32, bf16, fp16"):
         make_strategy("own", 0.1, {}, "fp8")
+    monkeypatch.setitem(STRATEGIES, "old", InFloat32)
+    with pytest.raises(ValueError, match="strategy=old computes only in fp32: leave out --precision bf16"):
+        make_strategy("old", 0.1, {}, "bf16")

@@ -6,13 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.data import Corpus, Streams
 from course_lib.lstm.model import Recurrent, SequenceModel, cross_entropy, lstm_model
 from course_lib.strategies import TensorParallel
-from course_lib.strategies.tensor_parallel import ShardedRecurrent, UsedInParts, Whole, shares
+from course_lib.strategies.tensor_parallel import ShardedRecurrent
 from tests.strategies.test_accumulation import (
     UNEVEN,
     UNIFORM,
@@ -40,33 +39,24 @@ def test_five_units_on_any_number_of_ranks_are_the_same_as_one_process(ranks, le
     assert len(proof.steps) == 3 * ranks
 
 
-def test_a_rank_may_have_no_units_at_all():
-    two_units = partial(lstm_model, vocabulary=VOCABULARY, hidden=2, layers=2)
-    proof = prove(TensorParallel, ranks=3, model=two_units, batches=short(UNEVEN), clip=0.05)
-    assert proof, proof
+first, second, third = short(UNEVEN)
+CORPUS = Corpus.from_text("the state is whole on every rank, between windows. " * 12)
+WINDOWS = list(Streams(CORPUS.tokens, streams=4, window=5))[:4]
+carrying = {"model": partial(lstm_model, vocabulary=len(CORPUS.vocabulary), hidden=5, layers=2), "batches": WINDOWS}
+two_units = partial(lstm_model, vocabulary=VOCABULARY, hidden=2, layers=2)
+UNUSUAL = {
+    "a rank without units": (3, {"model": two_units, "clip": 0.05}),
+    "replicated blocks count once in the norm": (2, {"clip": 0.05}),
+    "frozen and tied weights": (2, {"model": frozen_and_tied, "clip": 0.05}),
+    "an empty batch": (2, {"batches": [first, second.rows([]), third]}),
+    "the state is carried": (2, {**carrying, "carry_state": True}),
+}
 
 
-def test_replicated_blocks_count_once_in_the_norm():
-    proof = prove(TensorParallel, ranks=2, model=plain, batches=short(UNEVEN), clip=0.05)
-    assert proof, proof
-
-
-def test_frozen_and_tied_weights():
-    proof = prove(TensorParallel, ranks=2, model=frozen_and_tied, batches=short(UNEVEN), clip=0.05)
-    assert proof, proof
-
-
-def test_an_empty_batch_moves_nothing():
-    first, second, third = short(UNEVEN)
-    proof = prove(TensorParallel, ranks=2, model=plain, batches=[first, second.rows([]), third])
-    assert proof, proof
-
-
-def test_the_state_is_carried():
-    corpus = Corpus.from_text("the state is whole on every rank, between windows. " * 12)
-    make = partial(lstm_model, vocabulary=len(corpus.vocabulary), hidden=5, layers=2)
-    windows = list(Streams(corpus.tokens, streams=4, window=5))[:4]
-    proof = prove(TensorParallel, ranks=2, model=make, batches=windows, carry_state=True)
+@pytest.mark.parametrize("case", UNUSUAL)
+def test_the_same_as_one_process_with(case):
+    ranks, options = UNUSUAL[case]
+    proof = prove(TensorParallel, ranks=ranks, **{"model": plain, "batches": short(UNEVEN), **options})
     assert proof, proof
 
 
@@ -87,37 +77,6 @@ def test_a_sequence_in_two_chunks_has_the_gradient_of_the_whole():
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
-def sums_nothing(context, from_gates, from_output):
-    parts = [gradient for gradient in (from_gates, from_output) if gradient is not None]
-    return sum(parts).split(context.sizes, dim=-1)[dist.get_rank()], None
-
-
-def sums_everything(context, from_gates, from_output):
-    whole = sum(gradient for gradient in (from_gates, from_output) if gradient is not None).contiguous()
-    dist.all_reduce(whole)
-    return whole.split(context.sizes, dim=-1)[dist.get_rank()], None
-
-
-@pytest.mark.parametrize("backward", [sums_nothing, sums_everything])
-def test_a_wrong_backward_pass_of_the_gather_is_found_out(backward):
-    class Wrong(TensorParallel):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            Whole.backward = staticmethod(backward)
-
-    assert not prove(Wrong, ranks=2, model=plain, batches=short(UNEVEN)[:1])
-
-
-def test_inputs_whose_gradient_is_not_added_up_are_found_out():
-    class Wrong(TensorParallel):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            UsedInParts.backward = staticmethod(lambda context, gradient: gradient)
-
-    proof = prove(Wrong, ranks=2, model=plain, batches=short(UNEVEN)[:1])
-    assert not proof
-
-
 @pytest.mark.parametrize(("layers", "steps"), [(1, 4), (3, 6)])
 def test_it_communicates_at_every_step_of_every_layer_forward_and_backward(layers, steps):
     def update():
@@ -128,12 +87,6 @@ def test_it_communicates_at_every_step_of_every_layer_forward_and_backward(layer
     for rank in range(2):
         sent = sum(span.rank == rank and span.name == "communication" for span in run.spans)
         assert sent == layers * (2 * steps + 1)
-
-
-def test_units_are_shared_out_as_equally_as_possible():
-    assert shares(7, 3) == [3, 2, 2]
-    assert shares(2, 3) == [1, 1, 0]
-    assert shares(8, 4) == [2] * 4
 
 
 def test_a_rank_has_only_its_own_rows():

@@ -11,7 +11,6 @@ from course_lib import launch
 from course_lib.lstm.gpt import GPTBlock, gpt_model
 from course_lib.lstm.model import cross_entropy
 from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, Single, TensorParallel
-from course_lib.strategies.tensor_parallel import Summed, UsedInParts
 from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, prove, text_batches
 
 small = partial(gpt_model, vocabulary=VOCABULARY, hidden=8, layers=2, heads=4)
@@ -36,52 +35,15 @@ slow = pytest.mark.slow
         pytest.param(Pipeline, 4, {"schedule": "gpipe", "recompute": True}, marks=slow),
         pytest.param(Hybrid, 4, {"replicas": 2, "micro_batches": 2}, marks=slow),
         pytest.param(Hybrid, 4, {"replicas": 1, "shards": 2, "micro_batches": 2}, marks=slow),
+        (Pipeline, 2, {"model": partial(small, cache=True), "schedule": "wavefront", "micro_batches": 1, "chunks": 3}),
+        pytest.param(TensorParallel, 2, {"model": partial(small, hidden=12, layers=1, heads=3)}, marks=slow),
+        pytest.param(DDP, 2, {"batches": [BATCHES[0], BATCHES[1].rows([0])]}, marks=slow),  # a rank has no sequences
     ],
 )
 def test_a_gpt_is_the_same_as_one_process(strategy, ranks, options):
-    proof = prove(strategy, ranks=ranks, model=small, batches=BATCHES, **options)
+    proof = prove(strategy, ranks=ranks, **{"model": small, "batches": BATCHES, **options})
     assert proof, proof
     assert len(proof.steps) == 2 * ranks
-
-
-def test_with_a_cache_a_sequence_runs_in_chunks_of_time():
-    with_cache = partial(small, cache=True)
-    options = {"schedule": "wavefront", "micro_batches": 1, "chunks": 3}
-    proof = prove(Pipeline, ranks=2, model=with_cache, batches=BATCHES[:1], **options)
-    assert proof, proof
-
-
-@slow
-def test_heads_may_be_shared_out_unequally():
-    three_heads = partial(gpt_model, vocabulary=VOCABULARY, hidden=12, layers=1, heads=3)
-    proof = prove(TensorParallel, ranks=2, model=three_heads, batches=BATCHES[:1])
-    assert proof, proof
-
-
-@slow
-def test_a_rank_may_have_no_sequences():
-    first, second = BATCHES
-    proof = prove(DDP, ranks=2, model=small, batches=[first, second.rows([0])])
-    assert proof, proof
-
-
-@slow
-@pytest.mark.parametrize("function", [Summed, UsedInParts])
-def test_a_sum_in_the_wrong_direction_is_found_out(function):
-    def unsummed(context, gradient):
-        return gradient
-
-    def summed_again(context, gradient):
-        total = gradient.contiguous().clone()
-        torch.distributed.all_reduce(total)
-        return total
-
-    class Wrong(TensorParallel):
-        def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options)
-            function.backward = staticmethod(unsummed if function is UsedInParts else summed_again)
-
-    assert not prove(Wrong, ranks=2, model=small, batches=BATCHES[:1])
 
 
 def test_tensor_parallelism_communicates_four_times_per_block_however_long_the_sequences():

@@ -15,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 
 from course_lib import launch
 from course_lib.settings import Settings
-from course_lib.strategies import make_strategy
+from course_lib.strategies.registry import make_strategy
 from course_lib.training import tasks
 from course_lib.training.checkpoint import load_checkpoint
 from course_lib.training.checkpoint.folder import CheckpointError, Position, latest_checkpoint

@@ -12,7 +12,8 @@ from course_lib import launch, trace
 from course_lib.data import AddingProblem, Corpus, ShardedBatches, Streams, at_last_padded_step
 from course_lib.lstm.memory import predict_memory
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
-from course_lib.strategies import STRATEGIES, Single
+from course_lib.strategies import Single
+from course_lib.strategies.registry import STRATEGIES
 from course_lib.training import Settings, train_job
 from course_lib.training.loop import epochs, evaluate, train
 from course_lib.training.measurement import measure_memory

@@ -10,8 +10,9 @@ import torch.distributed as dist
 
 from course_lib import RankFailed, launch
 from course_lib.lstm.model import cross_entropy
-from course_lib.strategies import STRATEGIES, Shard, Single, Strategy, TensorParallel
-from course_lib.strategies.shards import join, outlines_of
+from course_lib.strategies import Shard, Single, Strategy, TensorParallel
+from course_lib.strategies.registry import STRATEGIES
+from course_lib.strategies.shards import gather_outlines, join
 from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
 from course_lib.training.checkpoint.folder import Position
 from tests.strategies.test_pipeline import BATCHES, adam, model
@@ -232,7 +233,7 @@ def test_shards_that_are_no_whole_model_are_refused_before_anything_is_written(t
 
 def test_a_parameter_of_many_millions_can_be_told_from_another():
     large = torch.zeros(1).expand(4 * 2050**2)  # float32 cannot count so far
-    outline = outlines_of({"weight": Shard.whole(large)}, sampled=True)["weight"]
+    outline = gather_outlines({"weight": Shard.whole(large)}, sampled=True)[0]["weight"]
     assert len(outline.samples[0]) == 16
 
 
