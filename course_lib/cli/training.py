@@ -134,8 +134,7 @@ def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) 
     with exiting_on_interrupt():
         from course_lib.training.checkpoint.folder import CheckpointError
         from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
-        from course_lib.training.log import LogError
-        from course_lib.training.metrics import NotFinite
+        from course_lib.training.log import LogError, NotFinite
 
     settings = Settings(
         **{each.name: getattr(options, each.name) for each in fields(Settings) if each.metadata},
@@ -184,7 +183,7 @@ def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) 
 
 def _print_script(settings: Settings, place: Slurm | None) -> int:
     """Print the Slurm script of the job."""
-    from course_lib.training.can_start import check_names, check_ranks
+    from course_lib.training.job import check_names, check_ranks
 
     if place is None:
         raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")

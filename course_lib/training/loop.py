@@ -28,6 +28,7 @@ from course_lib.launchers.process import stop
 from course_lib.launchers.tracing.recording import profiled
 from course_lib.lstm.model import Recurrent, SequenceModel
 from course_lib.strategies import Strategy
+from course_lib.training.log import READ_EVERY
 
 REASONS = ("", "the time limit", *stop.SIGNALS)
 
@@ -63,9 +64,6 @@ class StopAgreement:
         work, flag = pending
         work.wait()
         return REASONS[int(flag)]
-
-
-READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
 
 
 @dataclass(frozen=True)

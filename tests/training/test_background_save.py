@@ -55,7 +55,7 @@ def held_back(folder: Path) -> tuple[list[torch.Tensor], list[torch.Tensor], boo
 
     dcp.FileSystemWriter.write_data = write_later
     task = tasks.make_task(Settings(batch=8, hidden=4))
-    strategy = make_strategy("ddp", 0.01, {})(tasks.seeded_model(task, 0), loss=task.loss)
+    strategy = make_strategy("ddp", 0.01, {})(task.model(), loss=task.loss)
     batches = iter(BatchReader(task.dataset, task.sampler))
     for _ in updates_on(strategy, batches, 2):
         pass

@@ -14,7 +14,7 @@ from course_lib.data import AddingProblem, Corpus
 from course_lib.launchers.target import BadJob, names_a_function
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
 from course_lib.training.log import read_log
-from course_lib.training.user_code import check_runs, sizes_of, user_data, user_model
+from course_lib.training.tasks import check_runs, sizes_of, user_data, user_model
 
 MINE = '''
 import torch
@@ -102,7 +102,7 @@ def test_what_a_rank_finds_out_is_one_sentence_too(here, capfd):
 
 
 def returning(monkeypatch, value):
-    monkeypatch.setattr("course_lib.training.user_code.find_yours", lambda option, target: value)
+    monkeypatch.setattr("course_lib.training.tasks.find_yours", lambda option, target: value)
 
 
 class NoWidth(nn.Linear):

@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.data import AddingProblem, Batch
 from course_lib.launchers.process.progress_bar import Progress, in_words
 from course_lib.lstm.model import Embed, SequenceModel, lstm_model
-from course_lib.training.log import Log, Record, read_log
-from course_lib.training.metrics import MetricsLogger, Utilization, count_flops, peak_of, utilization_of
+from course_lib.training.log import Log, MetricsLogger, Record, read_log
+from course_lib.training.metrics import Utilization, count_flops, peak_of, utilization_of
 
 
 def words(steps: int, sequences: int) -> Batch:
