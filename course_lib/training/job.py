@@ -36,7 +36,6 @@ from course_lib.training.log import Log, LogError, MetricsLogger, NotFinite, che
 from course_lib.training.loop import (
     BatchReader,
     StopAgreement,
-    check_compiles,
     compile_blocks,
     profile_some,
     updates_on,
@@ -186,7 +185,6 @@ class Job:
         on_gpu = machine.device().type == "cuda"
         utilization = utilization_of(model, first_batch, settings.precision) if show and on_gpu else None
         if settings.compile:
-            check_compiles(machine.device())
             compile_blocks(model)
         if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
             does_not = "it does not clip gradients to a norm of 1, unlike the others"

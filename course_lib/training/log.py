@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from course_lib.data import Batch
 from course_lib.launchers.process.progress_bar import Progress
 
 if TYPE_CHECKING:
-    from course_lib.training.loop import Update
     from course_lib.training.metrics import Utilization
 
 BEGINNING = '{"update": '  # every line starts with this
@@ -109,6 +109,16 @@ NOT_YET_CHECKED = 10  # updates that a GPU may still be running: the next check 
 
 class NotFinite(ArithmeticError):
     """A run that cannot continue: its loss or its weights are infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update: its loss (still on the device), its global batch, and this rank's share of that batch."""
+
+    loss: Tensor
+    batch: Batch
+    share: Batch
+    seconds: float
 
 
 @dataclass(frozen=True)

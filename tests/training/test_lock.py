@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -102,9 +101,9 @@ def test_of_many_at_once_one_gets_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_over(tmp_path, monkeypatch, capfd):
+def test_while_a_job_trains_a_second_one_is_refused(tmp_path, monkeypatch, capfd):
     run = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved", ranks=1)
-    with started("single", *run, cwd=tmp_path) as process:
+    with started("single", *run, cwd=tmp_path):
         assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
         monkeypatch.chdir(tmp_path)
         assert main(["train", "single", *run, "--resume"]) == 2
@@ -113,17 +112,3 @@ def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_ov
         with pytest.raises(Exception, match="saved is in use by process") as refused:
             launch(train_job, settings, ranks=1, timeout=PATIENCE)
         assert isinstance(refused.value.__cause__, BadSettings)
-        process.kill()
-        process.wait(PATIENCE)
-    updates = int(latest_checkpoint(tmp_path / "saved").name.rpartition("-")[2])
-    assert wait_until(lambda: is_free(Path("saved")))
-    more = flags(**SMALL, updates=updates + 50, every=5, checkpoint="saved", ranks=1)
-    assert main(["train", "single", *more, "--resume"]) == 0
-
-
-def is_free(folder: Path) -> bool:
-    try:
-        with locked(folder):
-            return True
-    except CheckpointError:
-        return False
