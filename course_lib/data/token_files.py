@@ -25,6 +25,7 @@ from course_lib.data.batch import Batch
 from course_lib.data.text import SENTENCE_END, UNKNOWN, CorpusError, Vocabulary, cut, next_token_batch
 
 LONGEST = 256  # steps of a sequence: a longer sentence becomes several, each starting with the last target before it
+ARRAYS = ("tokens", "starts", "lengths")
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,6 @@ def open_tokens(path: str | Path, most_common: int | None = None) -> TokenFile:
     except ValueError as error:
         raise CorpusError(f"{folder} is damaged: remove it, and the text is tokenized again") from error
     return TokenFile(vocabulary, torch.from_numpy(tokens), starts, lengths)
-
-
-ARRAYS = ("tokens", "starts", "lengths")
 
 
 def _make(path: Path, folder: Path, most_common: int | None) -> None:

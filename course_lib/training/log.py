@@ -16,16 +16,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from course_lib.data import Batch
 from course_lib.launchers.process.progress_bar import Progress
-
-if TYPE_CHECKING:
-    from course_lib.training.metrics import Utilization
 
 BEGINNING = '{"update": '  # every line starts with this
 READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
@@ -147,7 +143,10 @@ class PendingLoss:
 
 
 class MetricsLogger:
-    """Records every update; on rank 0 it also has a `log` and a `show`. It holds only a few losses at a time."""
+    """Records every update; on rank 0 it also has a `log` and a `show`. It holds only a few losses at a time.
+
+    `utilization` is the MFU at one token per second.
+    """
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class MetricsLogger:
         *,
         log: Log | None,
         show: Callable[[Progress], None] | None,
-        utilization: Utilization | None = None,
+        utilization: float | None = None,
     ) -> None:
         self.updates, self.total, self.loss = updates, total, loss
         self.log, self.show, self.utilization = log, show, utilization
@@ -185,7 +184,7 @@ class MetricsLogger:
     @property
     def mfu(self) -> float | None:
         """The MFU of the last updates that were read, if the devices' peak is known."""
-        return round(self.utilization.at(self.tokens_per_second), 4) if self.utilization else None
+        return round(self.utilization * self.tokens_per_second, 4) if self.utilization else None
 
     def check_losses(self, but_the_last: int = 0) -> None:
         """Raise NotFinite, on all ranks, if a loss since the last check is not finite."""

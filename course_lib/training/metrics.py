@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -36,27 +35,13 @@ PEAKS = {
 }
 
 
-@dataclass(frozen=True)
-class Utilization:
-    """The cost of a token, and the peak of all devices together."""
-
-    flops_per_token: float
-    peak: float  # FLOPs per second
-
-    def at(self, tokens_per_second: float) -> float:
-        """Return the MFU of a run at this speed: 1 is the devices' peak."""
-        return tokens_per_second * self.flops_per_token / self.peak
-
-
-def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> Utilization | None:
-    """Return the whole model's `Utilization` on all ranks; None if the devices' peak or the FLOPs are unknown."""
-    if machine.device().type != "cuda":
-        return None
+def utilization_of(model: SequenceModel, batch: Batch, precision: str) -> float | None:
+    """Return the MFU of all ranks' GPUs at one token per second; None if their peak or the FLOPs are unknown."""
     peak = peak_of(torch.cuda.get_device_name(), precision)
     flops = count_flops(model, batch) if peak else 0.0
     ranks, ranks_here = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
     devices = ranks // ranks_here * min(ranks_here, machine.gpus())  # one per rank, or fewer if they share
-    return Utilization(flops, peak * devices) if peak and flops else None
+    return flops / (peak * devices) if peak and flops else None
 
 
 def peak_of(name: str, precision: str) -> float | None:
