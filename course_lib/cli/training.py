@@ -87,7 +87,8 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
     option(train, "--ranks", "how many (default: 2, or 1 for single; under torchrun, set by torchrun)", types.ranks)
     for each in filter(lambda each: each.metadata, fields(Settings)):
-        name, default, help_, limits = each.name, each.default, each.metadata["help"], each.metadata["limits"]
+        name, help_, limits = each.name, each.metadata["help"], each.metadata["limits"]
+        default: Any = each.default
         names = [f"--{name.replace('_', '-')}"]
         if name == "log":
             names.append("--log-file")  # torchrun parses its script's options, too, and takes --log for its --log-dir
