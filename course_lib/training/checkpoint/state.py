@@ -86,7 +86,7 @@ def tensors_of(strategy: Strategy) -> NamedTensors:
         copy_of = f"copy-{shard.copy}." if shard.copy else ""
         tensors[f"{copy_of}model.{name}"] = _split(name, shard, shard.tensor)
         for slot, value in strategy.optimizer.state.get(shard.tensor, {}).items():
-            if value is not None:  # like the momentum of SGD without any
+            if value is not None:  # the momentum of SGD without any is None
                 key = f"{copy_of}optimizer.{name}.{slot}"
                 tensors[key] = _split(key, shard, torch.as_tensor(value))
     tensors |= {f"rank-{rank}.buffer.{name}": buffer for name, buffer in strategy.model.named_buffers()}
@@ -105,8 +105,8 @@ def slots_of(optimizer: Optimizer) -> dict[str, Tensor]:
     """Return what the optimizer keeps for a parameter: it shows when a copy of it trains a small matrix and vector."""
     trial = copy.copy(optimizer)
     vars(trial).update({**vars(optimizer), **vars(trial)}, state=defaultdict(dict), param_groups=[])
-    for group in filter(lambda group: group["params"], optimizer.param_groups):
-        weight = group["params"][0]
+    for group in optimizer.param_groups:
+        weight = group["params"][0] if group["params"] else torch.zeros(1)
         small = [torch.zeros(shape, dtype=weight.dtype, device=weight.device) for shape in ((2, 2), (2,))]
         for tensor in small:
             tensor.grad = torch.zeros_like(tensor)
@@ -146,14 +146,14 @@ def targets_of(
 
     Where it keeps nothing yet, these are new tensors. `saved` describes each tensor of the checkpoint.
     """
-    rank = rank_and_ranks()[0]
+    rank, kept = rank_and_ranks()[0], slots_of(strategy.optimizer)
     targets: NamedTensors = {}
     slots: dict[Tensor, NamedTensors] = {}
     for name, shard in strategy.shards().items():
         copy_of = f"copy-{shard.copy}." if shard.copy and checkpoint.same_layout else ""  # else the first copy
         targets[f"{copy_of}model.{name}"] = _split(name, shard, shard.tensor)
         before, slots[shard.tensor] = strategy.optimizer.state.get(shard.tensor, {}), {}
-        for slot, small in slots_of(strategy.optimizer).items():
+        for slot, small in kept.items():
             key = f"{copy_of}optimizer.{name}.{slot}"
             if key not in saved:  # the parameter had not had a gradient yet
                 continue
