@@ -93,7 +93,7 @@ class Settings:
     @property
     def order(self) -> dict[str, Any]:
         """The settings that decide the order of batches: a run can resume only with the same ones."""
-        size = {"batch": self.batch} if self.data == "adding" else {"tokens": self.tokens}
-        if names_a_function(self.data):
+        size: dict[str, Any] = {"batch": self.batch} if self.data == "adding" else {"tokens": self.tokens}
+        if self.data not in ("adding", "text") and names_a_function(self.data):
             size["batch"] = self.batch
         return {"data": self.data, "seed": self.seed, "carry_state": self.options.get("carry_state", False)} | size

@@ -22,8 +22,8 @@ from course_lib.launchers import target, torchrun
 from course_lib.launchers.target import BadJob, CannotImport
 from course_lib.pictures import losses
 from course_lib.settings import BadSettings, Settings
-from course_lib.training.can_start import check_settings
 from course_lib.training.checkpoint.folder import CheckpointError, read_checkpoint
+from course_lib.training.job import check_settings
 from course_lib.training.log import Log, LogError, Record, read_log
 
 PROGRAM = """
@@ -98,7 +98,7 @@ BAD = {
     "train ddp --resume --checkpoint new": "there is no checkpoint in new: leave out --resume",
     "train ddp --checkpoint file": "file cannot be created (file is a file): give another folder",
     "train ddp --profile in": "in is a folder: give the name of a file for the trace",
-    "train ddp --data missing.txt": "missing.txt does not exist: give the path of a UTF-8 text file",
+    "train ddp --data missing.txt": "missing.txt cannot be read (No such file or directory): give the path of a UTF-8",
     "train ddp carry_state=True": "nothing to carry; give --data text",
     "train ddp fast": "fast: give the function's arguments as name=value",
     "train magic": "strategy=magic: choose single, ddp",

@@ -85,34 +85,26 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     option(train, "strategy", strategies, metavar="STRATEGY")
     train.add_argument("arguments", nargs="*", default=[], metavar="NAME=VALUE", help="options for the strategy")
     option(train, "--ranks", "how many (default: 2, or 1 for single; under torchrun, set by torchrun)", types.ranks)
-    for each in fields(Settings):
-        if each.metadata:
-            _add_setting(train, each.name, each.default, **each.metadata)
+    for each in filter(lambda each: each.metadata, fields(Settings)):
+        name, help_, limits = each.name, each.metadata["help"], each.metadata["limits"]
+        default: Any = each.default
+        names = [f"--{name.replace('_', '-')}"]
+        if name == "log":
+            names.append("--log-file")  # torchrun parses its script's options, too, and takes --log for its --log-dir
+        if default is False:
+            train.add_argument(*names, action="store_true", help=help_)
+            continue
+        kind: Callable[[str], Any] = types.number(*limits, kind=type(default)) if limits else types.words
+        if name == "time_limit":
+            kind = types.time_limit
+        if default is not None and "default" not in help_:
+            help_ += f" (default: {default})"
+        train.add_argument(*names, type=kind, default=default, help=help_, **each.metadata["more"])
     profile = "run a few updates under PyTorch's profiler and write a trace of all ranks, for ui.perfetto.dev"
     option(train, "--profile", profile, metavar="FILE")
     add_cluster_options(train)
     option(train, "--print", "with --slurm: print the script instead of submitting it", bool)
     train.set_defaults(run=_train)
-
-
-def _add_setting(
-    train: argparse.ArgumentParser, name: str, default: Any, help: str, limits: Any, more: dict[str, Any]
-) -> None:
-    """Add an option. Its type is its default's: text, a whole number, a number, or a switch."""
-    names = [f"--{name.replace('_', '-')}"]
-    if name == "log":
-        names.append("--log-file")  # torchrun parses its script's options, too, and takes --log for its --log-dir
-    if default is False:
-        train.add_argument(*names, action="store_true", help=help)
-        return
-    kind: Callable[[str], Any] = types.words
-    if name == "time_limit":
-        kind = types.time_limit
-    elif limits:
-        kind = types.number(*limits, kind=type(default))
-    if default is not None and "default" not in help:
-        help += f" (default: {default})"
-    train.add_argument(*names, type=kind, default=default, help=help, **more)
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -132,9 +124,8 @@ def _train(options: argparse.Namespace) -> int:
 def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) -> int:
     with exiting_on_interrupt():
         from course_lib.training.checkpoint.folder import CheckpointError
-        from course_lib.training.job import launch_job, resume_hint, run_job_as_rank
-        from course_lib.training.log import LogError
-        from course_lib.training.metrics import NotFinite
+        from course_lib.training.job import check_names, check_ranks, launch_job, resume_hint, run_job_as_rank
+        from course_lib.training.log import LogError, NotFinite
 
     settings = Settings(
         **{each.name: getattr(options, each.name) for each in fields(Settings) if each.metadata},
@@ -147,7 +138,14 @@ def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) 
         check_can_be_written(options.profile)
     place = place_of(options, [word for word in options.words if not word.startswith("--pri")])  # without --print
     if options.print:
-        return _print_script(settings, place)
+        if place is None:
+            raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")
+        if settings.profile:
+            raise BadUsage("--profile needs `course` to watch the job until it ends: leave out --print or --profile")
+        check_names(settings)
+        check_ranks(settings, place.ranks, ranks_here=0)
+        print(place.script(), end="")
+        return 0
     try:
         ranks = place.ranks if place else options.ranks or (1 if settings.strategy == "single" else 2)
         if under_torchrun:
@@ -178,20 +176,6 @@ def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) 
     if "stopped" in result:
         complain(f"stopped by {result['stopped']}{resume_hint(settings)}")
         return REQUEUE
-    return 0
-
-
-def _print_script(settings: Settings, place: Slurm | None) -> int:
-    """Print the Slurm script of the job."""
-    from course_lib.training.can_start import check_names, check_ranks
-
-    if place is None:
-        raise BadUsage("--print shows the script of a Slurm job; add --slurm, or leave it out")
-    if settings.profile:
-        raise BadUsage("--profile needs `course` to watch the job until it ends: leave out --print or --profile")
-    check_names(settings)
-    check_ranks(settings, place.ranks, ranks_here=0)
-    print(place.script(), end="")
     return 0
 
 

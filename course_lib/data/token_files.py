@@ -1,21 +1,20 @@
 """A text file of several hundred megabytes as tokens: made once, in a folder beside it, and memory-mapped by all ranks.
 
-The text is read piece by piece. Words get numbers in order of appearance; once all are counted, they get their numbers
-in the vocabulary, as in `Vocabulary.of`. Meanwhile a word takes 4 bytes of memory.
+Words get numbers in order of appearance; once all are counted, they get their numbers in the vocabulary, as in
+`Vocabulary.of`. Meanwhile a word takes 4 bytes of memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy
@@ -25,10 +24,8 @@ from torch import Tensor
 from course_lib.data.batch import Batch
 from course_lib.data.text import SENTENCE_END, UNKNOWN, CorpusError, Vocabulary, cut, next_token_batch
 
-CHUNK = 2**22  # characters read at a time
 LONGEST = 256  # steps of a sequence: a longer sentence becomes several, each starting with the last target before it
-
-ShowBytes = Callable[[int, int], None]  # bytes of the text read so far, and in total
+ARRAYS = ("tokens", "starts", "lengths")
 
 
 @dataclass(frozen=True)
@@ -46,18 +43,21 @@ class TokenFile:
         return next_token_batch([self.tokens[start : start + steps + 1].to(torch.int64) for start, steps in places])
 
 
-def open_tokens(path: str | Path, most_common: int | None = None, show: ShowBytes | None = None) -> TokenFile:
-    """Return the tokens of a UTF-8 text file, tokenizing it first if needed. `show` receives the progress."""
+def open_tokens(path: str | Path, most_common: int | None = None) -> TokenFile:
+    """Return the tokens of a UTF-8 text file, tokenizing it first if needed."""
     path = Path(path)
-    with readable(path), path.open("rb"):
+    try:
         facts = path.stat()
+        path.open("rb").close()
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read ({error.strerror}): give the path of a UTF-8 text file") from error
     # A text that has changed has another size or time, and so another folder.
     key = hashlib.sha256(f"{LONGEST} {most_common} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:16]
     folder = path.with_name(f"{path.name}.tokens-{key}")
     try:
         if not folder.exists():
-            _make(path, folder, most_common, show)
-        arrays = [numpy.load(folder / f"{name}.npy", mmap_mode="c") for name in ("tokens", "starts", "lengths")]
+            _make(path, folder, most_common)
+        tokens, starts, lengths = (numpy.load(folder / f"{name}.npy", mmap_mode="c") for name in ARRAYS)
         vocabulary = Vocabulary(tuple(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))))
     except OSError as error:
         raise CorpusError(
@@ -68,15 +68,15 @@ def open_tokens(path: str | Path, most_common: int | None = None, show: ShowByte
         raise
     except ValueError as error:
         raise CorpusError(f"{folder} is damaged: remove it, and the text is tokenized again") from error
-    return TokenFile(vocabulary, torch.from_numpy(arrays[0]), arrays[1], arrays[2])
+    return TokenFile(vocabulary, torch.from_numpy(tokens), starts, lengths)
 
 
-def _make(path: Path, folder: Path, most_common: int | None, show: ShowBytes | None) -> None:
+def _make(path: Path, folder: Path, most_common: int | None) -> None:
     """Tokenize the text into a temporary folder, and rename it when it is whole."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=folder.parent))
     try:
-        vocabulary, *arrays = tokenize(path, most_common, show)
-        for name, values in zip(("tokens", "starts", "lengths"), arrays, strict=True):
+        vocabulary, *arrays = tokenize(path, most_common)
+        for name, values in zip(ARRAYS, arrays, strict=True):
             numpy.save(temporary / f"{name}.npy", values)
         (temporary / "vocabulary.json").write_text(json.dumps(vocabulary.tokens), encoding="utf-8")
         temporary.chmod(0o755)  # readable by everyone who can read the text
@@ -89,19 +89,27 @@ def _make(path: Path, folder: Path, most_common: int | None, show: ShowBytes | N
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def tokenize(
-    path: Path, most_common: int | None, show: ShowBytes | None = None
-) -> tuple[Vocabulary, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
-    """Return a text's vocabulary and the arrays of a `TokenFile`."""
+def tokenize(path: Path, most_common: int | None) -> tuple[Vocabulary, numpy.ndarray, numpy.ndarray, numpy.ndarray]:
+    """Return a text's vocabulary and the arrays of a `TokenFile`. Reads it line by line."""
     numbers: defaultdict[str, int] = defaultdict()
     numbers.default_factory = numbers.__len__
-    met, starts, lengths = array("i"), array("q"), array("H")
-    for words in sentences_of(path, show):
-        last = len(met) + len(words) - 1
-        begins = range(len(met), last, LONGEST)
-        starts.extend(begins)
-        lengths.extend(min(LONGEST, last - begin) for begin in begins)
-        met.extend(map(numbers.__getitem__, words))
+    met, ends, starts, lengths = array("i"), array("q", [0]), array("q"), array("H")
+    try:
+        with path.open(encoding="utf-8-sig") as file:  # without the byte-order mark of some editors
+            for line in file:
+                if "\0" in line:
+                    raise ValueError("text has no zeros")
+                for number, part in enumerate(SENTENCE_END.split(line)):
+                    if number > 0 or not line.strip():  # an empty line ends a sentence, too
+                        ends.append(len(met))
+                    met.extend(map(numbers.__getitem__, cut(part)))
+    except ValueError as error:
+        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from error
+    ends.append(len(met))
+    for begin, end in pairwise(ends):
+        for start in range(begin, end - 1, LONGEST):
+            starts.append(start)
+            lengths.append(min(LONGEST, end - 1 - start))
     if not starts:
         raise CorpusError(f"{path} has no sentence of at least 2 tokens: give a longer text")
     in_order = numpy.asarray(met)
@@ -110,36 +118,3 @@ def tokenize(
     kind, unknown = numpy.uint16 if len(vocabulary) <= 2**16 else numpy.int32, vocabulary.indices[UNKNOWN]
     new_numbers = numpy.array([vocabulary.indices.get(word, unknown) for word in numbers], dtype=kind)
     return vocabulary, new_numbers[in_order], numpy.asarray(starts), numpy.asarray(lengths)
-
-
-@contextlib.contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Make every failure to read the text, inside this context, a CorpusError that says what to give instead."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise CorpusError(f"{path} does not exist: give the path of a UTF-8 text file") from None
-    except IsADirectoryError:
-        raise CorpusError(f"{path} is a folder: give one text file in it") from None
-    except UnicodeDecodeError:
-        raise CorpusError(f"{path} does not look like text: give a UTF-8 text file") from None
-    except OSError as error:
-        raise CorpusError(f"{path} cannot be read ({error.strerror}): give a file that you can read") from error
-
-
-def sentences_of(path: Path, show: ShowBytes | None = None, chunk: int = CHUNK) -> Iterator[list[str]]:
-    """Yield the words of each sentence. One that is longer than two chunks comes in parts."""
-    size, unfinished = path.stat().st_size, ""
-    with readable(path), path.open(encoding="utf-8-sig") as file:  # without the byte-order mark of some editors
-        while text := file.read(chunk):
-            if "\0" in text:
-                raise CorpusError(f"{path} does not look like text: give a UTF-8 text file")
-            *finished, unfinished = SENTENCE_END.split(unfinished + text)
-            yield from map(cut, finished)
-            if len(unfinished) > chunk:
-                space = max(unfinished.rfind(space) for space in " \n")  # a word may go on in the next chunk
-                yield cut(unfinished[: space + 1])
-                unfinished = unfinished[space + 1 :]
-            if show:
-                show(os.lseek(file.fileno(), 0, os.SEEK_CUR), size)
-    yield cut(unfinished)

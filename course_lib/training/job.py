@@ -9,44 +9,133 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from course_lib import trace
+from course_lib import machine, trace
 from course_lib.data import Batch
 from course_lib.launchers import RankFailed, Run, Slurm, launch, torchrun
 from course_lib.launchers.process import progress_bar, stop
 from course_lib.launchers.process.lifetime import seed_generators
 from course_lib.launchers.process.progress_bar import Progress
+from course_lib.launchers.target import find_yours, names_a_function
+from course_lib.lstm.gpt import HEADS, needs_hidden
 from course_lib.lstm.model import untouched
-from course_lib.machine import device, started_by_torchrun
 from course_lib.settings import BadSettings, Settings
 from course_lib.strategies import Strategy
 from course_lib.strategies.base import GradientScaler, on_rank_0
-from course_lib.strategies.registry import STRATEGIES, find_strategy, make_strategy, options_of
-from course_lib.training import can_start
+from course_lib.strategies.registry import STRATEGIES, checked_options, find_strategy, make_strategy, options_of
+from course_lib.strategies.shards import local_part
 from course_lib.training.checkpoint import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.training.checkpoint.state import in_words
-from course_lib.training.log import Log, LogError
+from course_lib.training.log import Log, LogError, MetricsLogger, NotFinite, check_log
 from course_lib.training.loop import (
     BatchReader,
     StopAgreement,
-    check_compiles,
     compile_blocks,
     profile_some,
     updates_on,
     with_input_waits,
 )
-from course_lib.training.metrics import MetricsLogger, NotFinite, check_weights, utilization_of
+from course_lib.training.metrics import utilization_of
 from course_lib.training.proof import check_blocks
-from course_lib.training.tasks import check_same_data, fingerprint_of_all_ranks, make_task, prepare_data, seeded_model
-from course_lib.training.user_code import check_runs
+from course_lib.training.tasks import MODELS, check_runs, fingerprint, make_task, prepare_data
+from course_lib.words import memory_in_words
 
 STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
+BYTES_PER_NUMBER = 4
+TRAINED_NUMBERS = 4  # per parameter: the weight, its gradient, and two from Adam
+
+
+def check_settings(settings: Settings, ranks: int, *, may_restart: bool = False) -> None:
+    """Refuse a run that cannot start, before ranks start. The job itself checks what depends on the data.
+
+    With `may_restart`, the same command starts and restarts the job, on other machines, so it may ask to resume before
+    there is a checkpoint.
+    """
+    check_names(settings)
+    check_ranks(settings, ranks, ranks_here=0 if may_restart else ranks)
+    try:
+        if settings.checkpoint is not None:
+            folder = Path(settings.checkpoint)
+            nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+            problem = "" if os.access(nearest, os.W_OK) else f"no permission to write to {nearest}"
+            problem = problem if os.path.isdir(nearest) else f"{nearest} is a file"
+            if problem:
+                raise CheckpointError(f"{folder} cannot be created ({problem}): give another folder")
+        checkpoint_to_resume(settings, may_restart)
+        if settings.log is not None:
+            check_log(settings.log)
+    except (CheckpointError, LogError) as error:
+        raise BadSettings(str(error)) from error
+
+
+def check_names(settings: Settings) -> None:
+    """Refuse a strategy, options of it, a model or data that do not exist."""
+    try:
+        checked_options(settings.strategy, settings.options, settings.precision)
+        if names_a_function(settings.data):
+            find_yours("--data", settings.data)
+        if settings.model is not None:
+            find_yours("--model", MODELS.get(settings.model, settings.model))
+    except ValueError as error:
+        raise BadSettings(str(error)) from error
+    if settings.model == "gpt" and (problem := needs_hidden(settings.hidden, HEADS)):
+        raise BadSettings(problem)
+
+
+def check_ranks(settings: Settings, ranks: int, ranks_here: int) -> None:
+    """Refuse a number of ranks that the strategy cannot use, and a model that cannot fit this machine's memory.
+
+    Every rank on this machine builds the whole model before it takes its part; we count only its LSTM layers. Without a
+    GPU, training also uses this memory.
+    """
+    if settings.strategy == "single" and ranks != 1:
+        raise BadSettings(f"single trains on one rank, not on {ranks}: give --ranks 1, or another strategy")
+    available = machine.memory_bytes()
+    if settings.model is not None or available is None or not ranks_here:
+        return
+    copies = ranks_here if machine.gpus() else max(ranks_here, TRAINED_NUMBERS)
+    per_layer = 4 * settings.hidden * (2 * settings.hidden + 2)  # four gates, from the input and the state, two biases
+    required = copies * BYTES_PER_NUMBER * settings.layers * per_layer
+    if required > available:
+        raise BadSettings(
+            f"hidden={settings.hidden} and layers={settings.layers} need {memory_in_words(required)} of memory, and "
+            f"this machine has {memory_in_words(available)}: give smaller ones"
+        )
+
+
+def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | None:
+    """Return the checkpoint to resume from, if that was requested or the job was restarted.
+
+    Refuses to resume without --resume, or with a different model or data order than the checkpoint has. Only its
+    description is verified here; its tensors are verified when they are loaded.
+    """
+    folder = settings.checkpoint
+    checkpoint, _ = find_checkpoint(folder, only_facts=True) if folder is not None else (None, [])
+    if checkpoint is None:
+        if settings.resume and not may_restart:
+            raise CheckpointError(f"there is no checkpoint in {folder}: leave out --resume to start over")
+        return None
+    if not settings.resume and not machine.restarts():
+        raise CheckpointError(
+            f"{folder} has a checkpoint of update {checkpoint.position.updates}: "
+            "give --resume to continue from there, or another folder"
+        )
+    if (model := checkpoint.notes.get("model")) != settings.model:
+        saved = f"--model {model}" if model else "the course's LSTM, without --model"
+        raise CheckpointError(f"{folder} was saved with {saved}: continue with the same, or give another folder")
+    for name, saved in checkpoint.notes.get("order", {}).items():
+        if settings.order.get(name) != saved:
+            raise CheckpointError(
+                f"{folder} was saved with {name}={saved}: continue with the same, "
+                "or the run would skip some of the data and see some of it twice"
+            )
+    return checkpoint
 
 
 def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
@@ -57,150 +146,143 @@ def train_job(settings: Settings, show: Callable[[Progress], None] = progress_ba
     form one; and what `stopped` the run, if a signal or a time limit did. A stopped run with checkpoints saves one
     before it ends.
     """
-    folder = settings.checkpoint
     with contextlib.ExitStack() as stack:
         try:
-            if folder is not None:
-                on_rank_0(lambda: can_start.check_can_be_made(Path(folder)))
-                stack.enter_context(writing_into(folder))
-            job = _prepare(settings, show if dist.get_rank() == 0 else None)
+            if settings.checkpoint is not None:
+                stack.enter_context(writing_into(settings.checkpoint))
+            job = Job(settings, show if dist.get_rank() == 0 else None)
         except ValueError as error:
             raise BadSettings(str(error)) from error
-        stopped = _train(job)
+        stopped = job.train()
     stop.request.obeyed = bool(stopped)
     metrics = job.metrics
     result = {"updates": metrics.updates, "loss": metrics.loss, "tokens per second": metrics.tokens_per_second}
-    mesh = getattr(job.strategy, "mesh_in_words", "")  # the strategy might not be derived from ours
+    mesh = getattr(job.strategy, "mesh_in_words", "")
     details = {"stopped": stopped or None, "mfu": metrics.mfu, "mesh": mesh or None}
     return result | {name: value for name, value in details.items() if value is not None}
 
 
-@dataclass(frozen=True)
 class Job:
-    """A run that is ready to start or resume."""
+    """A run that is ready to start, or restored from the last checkpoint. Only rank 0 has a `show`."""
 
-    settings: Settings
-    strategy: Strategy
-    reader: BatchReader
-    metrics: MetricsLogger
-    data: dict[str, Any]  # the fingerprint of the data
+    def __init__(self, settings: Settings, show: Callable[[Progress], None] | None) -> None:
+        self.settings = settings
+        check_ranks(settings, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
+        resumes = on_rank_0(lambda: checkpoint_to_resume(settings, machine.started_by_torchrun())) is not None
+        seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
+        task = make_task(settings)
+        self.notes = {"order": settings.order, "model": settings.model, "precision": settings.precision}
+        self.notes["data"] = fingerprint(task, settings.data)
+        self.reader = BatchReader(task.dataset, task.sampler)
+        first_batch = next(iter(BatchReader(task.dataset, task.sampler)))
+        torch.manual_seed(settings.seed)
+        model = task.model()
+        make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
+        if settings.model:
+            check_runs(model, settings.model, first_batch)
+            if settings.strategy in STRATEGIES.keys() - {"single"}:  # one of your own may differ on purpose
+                check_blocks(make, model, task.loss, first_batch)
+        on_gpu = machine.device().type == "cuda"
+        utilization = utilization_of(model, first_batch, settings.precision) if show and on_gpu else None
+        if settings.compile:
+            compile_blocks(model)
+        if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
+            does_not = "it does not clip gradients to a norm of 1, unlike the others"
+            print(f"{settings.strategy} has no option clip: {does_not}")
+        self.strategy: Strategy = make(model, loss=task.loss)
+        micro_batches = getattr(self.strategy, "micro_batches", 1)  # it might not be derived from ours
+        sequences = -(-first_batch.sequences // getattr(self.strategy, "shares", 1))
+        if "micro_batches" in settings.options and micro_batches > max(1, sequences):  # some would always be empty
+            raise BadSettings(
+                f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences; give at "
+                "most that many micro-batches, or larger batches"
+            )
+        self.seed_stream(0)
+        updates, loss = self.resume(first_batch) if resumes else (0, float("nan"))
+        log = Log(settings.log, after=updates) if show and settings.log else None
+        self.metrics = MetricsLogger(updates, settings.updates, loss, log=log, show=show, utilization=utilization)
 
+    def seed_stream(self, updates: int) -> None:
+        """Give each replica different random numbers, for dropout; `updates` changes them when a run resumes."""
+        stream = getattr(self.strategy, "random_stream", dist.get_rank())
+        seed_generators((self.settings.seed + 1 + stream + STREAMS * updates) % 2**63)
 
-def _prepare(settings: Settings, show: Callable[[Progress], None] | None) -> Job:
-    """Build the job, restored from the last checkpoint if there is one to resume. Only rank 0 has a `show`."""
-    can_start.check_ranks(settings, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
-    resumes = on_rank_0(lambda: can_start.checkpoint_to_resume(settings, started_by_torchrun())) is not None
-    seed_generators(settings.seed)  # user data that draws random numbers must be the same on every rank
-    task = make_task(settings)
-    data = fingerprint_of_all_ranks(task, settings.data)
-    reader = BatchReader(task.dataset, task.sampler)
-    first_batch = next(iter(BatchReader(task.dataset, task.sampler)))
-    model = seeded_model(task, settings.seed)
-    make = make_strategy(settings.strategy, settings.learning_rate, settings.options, settings.precision)
-    if settings.model:
-        check_runs(model, settings.model, first_batch)
-        if settings.strategy in STRATEGIES.keys() - {"single"}:  # one of your own may differ on purpose
-            check_blocks(make, model, task.loss, first_batch)
-    utilization = utilization_of(model, first_batch, settings.precision) if show else None
-    if settings.compile:
-        check_compiles(device())
-        compile_blocks(model)
-    if dist.get_rank() == 0 and "clip" not in options_of(find_strategy(settings.strategy)):
-        print(f"{settings.strategy} has no option clip: it does not clip gradients to a norm of 1, unlike the others")
-    strategy = make(model, loss=task.loss)
-    if "micro_batches" in settings.options:
-        _check_micro_batches(strategy, first_batch)
-    _seed_stream(strategy, settings.seed)
-    saved = _resume(strategy, reader, first_batch, settings, data) if resumes else None
-    updates_done, loss = (saved.position.updates, saved.notes["loss"]) if saved else (0, float("nan"))
-    log = Log(settings.log, after=updates_done) if show and settings.log else None
-    metrics = MetricsLogger(updates_done, settings.updates, loss, log=log, show=show, utilization=utilization)
-    return Job(settings, strategy, reader, metrics, data)
-
-
-def _train(job: Job) -> str:
-    """Run the remaining updates, unless the job is asked to stop first. Returns what stopped it, if anything."""
-    settings, metrics = job.settings, job.metrics
-    stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
-    stopped = ""
-    remaining = settings.updates - metrics.updates
-    updates = updates_on(job.strategy, job.reader, remaining)
-    if settings.profile:
-        updates = profile_some(updates_on(job.strategy, with_input_waits(job.reader), remaining), remaining)
-    save: Callable[..., object] = save_checkpoint
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(trace.paused())  # a run may take days: record no timeline
-        if settings.checkpoint and settings.async_checkpoint:
-            save = stack.enter_context(BackgroundSaver(agreed=(NotFinite,))).save
-        for update in updates:
-            metrics.add(update)
-            is_last = metrics.updates == settings.updates
-            stopped = stops.after_update() if stops and not is_last else ""
-            if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
-                _save(job, save)
-            if stopped:
-                break
-    if stops:
-        stops.close()
-    return stopped
-
-
-def _save(job: Job, save: Callable[..., object]) -> None:
-    settings, metrics, reader = job.settings, job.metrics, job.reader
-    metrics.flush()  # the log must cover the checkpoint; a resumed run drops later lines
-    metrics.check_losses()
-    check_weights(job.strategy, metrics.updates)
-    position = Position(metrics.updates, reader.epoch, reader.batch)
-    notes = {"loss": metrics.loss, "order": settings.order, "model": settings.model}
-    notes |= {"data": job.data, "precision": settings.precision}
-    if scaler := getattr(job.strategy, "scaler", None):  # the strategy might not be derived from ours
-        notes["scaler"] = scaler.state()
-    save(job.strategy, settings.checkpoint, position, notes=notes)
-    metrics.skip_time()
-
-
-def _check_micro_batches(strategy: Strategy, batch: Batch) -> None:
-    """Refuse more micro-batches than a share has sequences: some would be empty in every update."""
-    micro_batches, shares = getattr(strategy, "micro_batches", 1), getattr(strategy, "shares", 1)
-    sequences = -(-batch.sequences // shares)
-    if micro_batches > max(1, sequences):
-        raise BadSettings(
-            f"micro_batches={micro_batches}: a rank's share of the first batch has {sequences} sequences; give at most "
-            "that many micro-batches, or larger batches"
-        )
-
-
-def _seed_stream(strategy: Strategy, seed: int, updates: int = 0) -> None:
-    """Give each replica different random numbers, for dropout; `updates` changes them when a run resumes."""
-    stream = getattr(strategy, "random_stream", dist.get_rank())  # the strategy might not be derived from ours
-    seed_generators((seed + 1 + stream + STREAMS * updates) % 2**63)
-
-
-def _resume(
-    strategy: Strategy, reader: BatchReader, batch: Batch, settings: Settings, data: dict[str, Any]
-) -> Checkpoint:
-    """Restore the strategy and the reader from the last checkpoint."""
-    with untouched(strategy.model):
-        # torch's DDP reorders its messages after its first step, and with them its sums. So it takes the step that it
-        # took before the save, and the load then overwrites all that the step has changed.
-        strategy.step(strategy.share(batch))
-    saved = load_checkpoint(strategy, settings.checkpoint or "")
-    if not saved.same_layout:
-        _seed_stream(strategy, settings.seed, saved.position.updates)
-    check_same_data(saved, data)
-    if scaler := getattr(strategy, "scaler", None):
-        scaler.load(saved.notes.get("scaler", GradientScaler().state()))
-    reader.epoch, reader.batch = saved.position.epoch, saved.position.batch
-    if saved.position.updates > settings.updates:
-        raise BadSettings(f"{saved.path} has {saved.position.updates} updates already: give --updates a larger number")
-    if dist.get_rank() == 0:
+    def resume(self, first_batch: Batch) -> tuple[int, float]:
+        """Restore the strategy and the reader from the last checkpoint. Returns its updates and its loss."""
+        settings, strategy = self.settings, self.strategy
+        with untouched(strategy.model):
+            # torch's DDP reorders its messages after its first step, and with them its sums. So it takes the step that
+            # it took before the save, and the load then overwrites all that the step has changed.
+            strategy.step(strategy.share(first_batch))
+        saved = load_checkpoint(strategy, settings.checkpoint or "")
+        position, data, now = saved.position, saved.notes.get("data"), self.notes["data"]
+        if data not in (None, now):
+            size = f" ({data['batches']:,} batches in an epoch, now {now['batches']:,})"
+            raise CheckpointError(
+                f"{saved.path} was trained on different data{size if data['batches'] != now['batches'] else ''}: "
+                "continue with the same data, or start over in another folder"
+            )
+        if position.updates > settings.updates:
+            raise BadSettings(f"{saved.path} has {position.updates} updates already: give --updates a larger number")
+        if not saved.same_layout:
+            self.seed_stream(position.updates)
+        if scaler := getattr(strategy, "scaler", None):
+            scaler.load(saved.notes.get("scaler", GradientScaler().state()))
+        self.reader.epoch, self.reader.batch = position.epoch, position.batch
         changes = ""
         if (precision := saved.notes.get("precision", settings.precision)) != settings.precision:
             changes = f", in {settings.precision} instead of {precision}"
         if not saved.same_layout:
             changes += f", saved by {in_words(saved.layout)} (random state, such as dropout, starts afresh)"
-        print(f"resuming from update {saved.position.updates}{changes}")
-    return saved
+        if dist.get_rank() == 0:
+            print(f"resuming from update {position.updates}{changes}")
+        return position.updates, saved.notes["loss"]
+
+    def train(self) -> str:
+        """Run the remaining updates, unless the job is asked to stop first. Returns what stopped it, if anything."""
+        settings, metrics, stopped = self.settings, self.metrics, ""
+        stops = StopAgreement(settings.time_limit) if settings.checkpoint else None
+        remaining = settings.updates - metrics.updates
+        updates = updates_on(self.strategy, self.reader, remaining)
+        if settings.profile:
+            updates = profile_some(updates_on(self.strategy, with_input_waits(self.reader), remaining), remaining)
+        save: Callable[..., object] = save_checkpoint
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(trace.paused())  # a run may take days: record no timeline
+            if settings.checkpoint and settings.async_checkpoint:
+                save = stack.enter_context(BackgroundSaver(agreed=(NotFinite,))).save
+            for update in updates:
+                metrics.add(update)
+                is_last = metrics.updates == settings.updates
+                stopped = stops.after_update() if stops and not is_last else ""
+                if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
+                    self.save(save)
+                if stopped:
+                    break
+        if stops:
+            stops.close()
+        return stopped
+
+    def save(self, save: Callable[..., object]) -> None:
+        """Save a checkpoint, unless the loss or a weight is not finite."""
+        self.metrics.flush()  # the log must cover the checkpoint; a resumed run drops later lines
+        self.metrics.check_losses()
+        check_weights(self.strategy, self.metrics.updates)
+        position = Position(self.metrics.updates, self.reader.epoch, self.reader.batch)
+        notes = self.notes | {"loss": self.metrics.loss}
+        if scaler := getattr(self.strategy, "scaler", None):
+            notes["scaler"] = scaler.state()
+        save(self.strategy, self.settings.checkpoint, position, notes=notes)
+        self.metrics.skip_time()
+
+
+def check_weights(strategy: Strategy, update: int) -> None:
+    """Raise NotFinite, on all ranks, if any rank has a weight that is not finite, which a finite loss can hide."""
+    is_finite = [local_part(shard.tensor).isfinite().all().cpu() for shard in strategy.shards().values()]
+    everywhere = torch.tensor(all(is_finite), dtype=torch.uint8, device=strategy.device)
+    dist.all_reduce(everywhere, op=dist.ReduceOp.MIN)
+    if not everywhere:
+        raise NotFinite(f"the weights after update {update} are not finite: give a smaller --learning-rate")
 
 
 def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
@@ -210,7 +292,7 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
     """
     if on is not None and on.is_here():  # a node of a job, whose settings were checked at submission
         return launch(train_job, settings, ranks=ranks, timeout=None, on=on)
-    can_start.check_settings(settings, ranks, may_restart=on is not None)
+    check_settings(settings, ranks, may_restart=on is not None)
     if on is None:
         prepare_data(settings)
     with _running(settings, watches=on is not None):
@@ -219,9 +301,7 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
 
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
-    can_start.check_names(settings)  # before the ranks connect, which takes a while
-    if os.environ["RANK"] == "0":
-        prepare_data(settings)
+    check_names(settings)  # before the ranks connect, which takes a while
     bar = progress_bar.ProgressBar(sys.__stderr__)
     try:
         with _running(settings):

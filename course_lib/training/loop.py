@@ -28,6 +28,7 @@ from course_lib.launchers.process import stop
 from course_lib.launchers.tracing.recording import profiled
 from course_lib.lstm.model import Recurrent, SequenceModel
 from course_lib.strategies import Strategy
+from course_lib.training.log import READ_EVERY, Update
 
 REASONS = ("", "the time limit", *stop.SIGNALS)
 
@@ -63,19 +64,6 @@ class StopAgreement:
         work, flag = pending
         work.wait()
         return REASONS[int(flag)]
-
-
-READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
-
-
-@dataclass(frozen=True)
-class Update:
-    """One update: its loss (still on the device), its global batch, and this rank's share of that batch."""
-
-    loss: Tensor
-    batch: Batch
-    share: Batch
-    seconds: float
 
 
 @dataclass
@@ -165,16 +153,6 @@ def evaluate(strategy: Strategy, batches: Iterable[Batch]) -> float:
         batch_total, batch_count = strategy.loss(outputs, batch)
         total, count = total + batch_total.item(), count + int(batch_count)
     return total / max(1, count)
-
-
-def check_compiles(target: torch.device) -> None:
-    """Refuse a machine on which `torch.compile` finds no working compiler, before the run depends on it."""
-    try:
-        torch.compile(lambda numbers: numbers * 2 + 1)(torch.ones(2, device=target))
-    except Exception as error:  # from PyTorch, Triton, a C++ compiler, or the system
-        reason = next(iter(str(error).splitlines()), "")
-        kind = type(error).__name__
-        raise ValueError(f"--compile: no working compiler here ({kind}: {reason}); leave it out") from error
 
 
 def compile_blocks(model: SequenceModel) -> None:

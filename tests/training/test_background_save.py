@@ -26,18 +26,16 @@ from tests.conftest import PATIENCE
 from tests.training.test_job import losses_in
 
 UPDATES, EVERY = 9, 2
-LAYOUTS = [Settings("ddp"), Settings("pipeline", {"micro_batches": 2}), Settings("fsdp")]
 
 
-def settings_in(folder: Path, layout: Settings, **changes) -> Settings:
+def settings_in(folder: Path) -> Settings:
     size = {"updates": UPDATES, "batch": 8, "hidden": 4, "every": EVERY, "async_checkpoint": True}
-    return replace(layout, **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"), **changes)
+    return Settings("fsdp", **size, checkpoint=str(folder / "saved"), log=str(folder / "run.jsonl"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.strategy)
-def test_a_run_resumed_from_one_has_the_losses_of_a_run_that_was_never_stopped(tmp_path, layout):
-    settings = settings_in(tmp_path, layout)
+def test_a_run_resumed_from_one_has_the_losses_of_a_run_that_was_never_stopped(tmp_path):
+    settings = settings_in(tmp_path)
     launch(train_job, replace(settings, checkpoint=None, log=str(tmp_path / "whole.jsonl")), ranks=2, timeout=PATIENCE)
     launch(train_job, replace(settings, updates=5), ranks=2, timeout=PATIENCE)
     assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == ["update-00000004", "update-00000005"]
@@ -55,7 +53,7 @@ def held_back(folder: Path) -> tuple[list[torch.Tensor], list[torch.Tensor], boo
 
     dcp.FileSystemWriter.write_data = write_later
     task = tasks.make_task(Settings(batch=8, hidden=4))
-    strategy = make_strategy("ddp", 0.01, {})(tasks.seeded_model(task, 0), loss=task.loss)
+    strategy = make_strategy("ddp", 0.01, {})(task.model(), loss=task.loss)
     batches = iter(BatchReader(task.dataset, task.sampler))
     for _ in updates_on(strategy, batches, 2):
         pass
@@ -94,7 +92,7 @@ def with_a_full_disk(settings: Settings, update: int) -> dict:
 @pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True], ids=["at once", "in the background"])
 def test_a_full_disk_ends_in_a_sentence_and_leaves_the_older_checkpoint_whole(tmp_path, background):
-    settings = replace(settings_in(tmp_path, Settings("fsdp")), async_checkpoint=background)
+    settings = replace(settings_in(tmp_path), async_checkpoint=background)
     with pytest.raises(Exception, match="rank 1 cannot write its part of") as full:
         launch(with_a_full_disk, settings, 6, ranks=2, timeout=PATIENCE)
     cause = full.value.__cause__

@@ -24,12 +24,7 @@ def losses(path: str) -> list[float]:
     "way",
     [
         ["tensor"],
-        pytest.param(["ddp"], marks=SLOW),
-        pytest.param(["accumulation", "micro_batches=2"], marks=SLOW),
-        pytest.param(["model"], marks=SLOW),
         pytest.param(["pipeline", "chunks=2", "schedule=wavefront"], marks=SLOW),
-        pytest.param(["pipeline", "schedule=zb-h1"], marks=SLOW),
-        pytest.param(["hybrid", "replicas=2"], marks=SLOW),
         pytest.param(["fsdp"], marks=SLOW),
     ],
     ids=" ".join,

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -54,7 +53,7 @@ def test_a_process_of_this_machine_that_was_killed_holds_no_lock(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("left", ["process 7 on n7", "Slurm job 13, process 7 on n7", "process 7"])
+@pytest.mark.parametrize("left", ["process 7 on n7", "job 13, process 7 on n7", "process 7"])
 def test_a_lock_that_another_machine_left_counts_until_somebody_removes_it(tmp_path, left):
     (tmp_path / LOCK).write_text(left)
     with (
@@ -68,16 +67,16 @@ def test_a_lock_that_another_machine_left_counts_until_somebody_removes_it(tmp_p
 def test_a_job_that_was_started_again_elsewhere_takes_over_its_own_lock_and_no_other(tmp_path, monkeypatch):
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "n1", "MASTER_PORT": 20012}.items():
         monkeypatch.setenv(name, str(value))
-    for name, value in {"TORCHELASTIC_RUN_ID": 12, "SLURM_JOB_ID": 12, "TORCHELASTIC_RESTART_COUNT": 0}.items():
+    for name, value in {"TORCHELASTIC_RUN_ID": 12, "TORCHELASTIC_RESTART_COUNT": 0}.items():
         monkeypatch.setenv(name, str(value))
-    (tmp_path / LOCK).write_text("Slurm job 12, process 7 on n7")
-    with pytest.raises(CheckpointError, match="in use by Slurm job 12"), locked(tmp_path):
+    (tmp_path / LOCK).write_text("job 12, process 7 on n7")
+    with pytest.raises(CheckpointError, match="in use by job 12"), locked(tmp_path):
         pass
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     with locked(tmp_path):
-        assert (tmp_path / LOCK).read_text().startswith("Slurm job 12, process ")
-    (tmp_path / LOCK).write_text("Slurm job 123, process 7 on n7")
-    with pytest.raises(CheckpointError, match="in use by Slurm job 123"), locked(tmp_path):
+        assert (tmp_path / LOCK).read_text().startswith("job 12, process ")
+    (tmp_path / LOCK).write_text("job 123, process 7 on n7")
+    with pytest.raises(CheckpointError, match="in use by job 123"), locked(tmp_path):
         pass
 
 
@@ -102,9 +101,9 @@ def test_of_many_at_once_one_gets_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_over(tmp_path, monkeypatch, capfd):
+def test_while_a_job_trains_a_second_one_is_refused(tmp_path, monkeypatch, capfd):
     run = flags(**SMALL, updates=1_000_000, every=5, checkpoint="saved", ranks=1)
-    with started("single", *run, cwd=tmp_path) as process:
+    with started("single", *run, cwd=tmp_path):
         assert wait_until(lambda: latest_checkpoint(tmp_path / "saved"))
         monkeypatch.chdir(tmp_path)
         assert main(["train", "single", *run, "--resume"]) == 2
@@ -113,17 +112,3 @@ def test_while_a_job_trains_a_second_one_is_refused_and_after_a_kill_it_takes_ov
         with pytest.raises(Exception, match="saved is in use by process") as refused:
             launch(train_job, settings, ranks=1, timeout=PATIENCE)
         assert isinstance(refused.value.__cause__, BadSettings)
-        process.kill()
-        process.wait(PATIENCE)
-    updates = int(latest_checkpoint(tmp_path / "saved").name.rpartition("-")[2])
-    assert wait_until(lambda: is_free(Path("saved")))
-    more = flags(**SMALL, updates=updates + 50, every=5, checkpoint="saved", ranks=1)
-    assert main(["train", "single", *more, "--resume"]) == 0
-
-
-def is_free(folder: Path) -> bool:
-    try:
-        with locked(folder):
-            return True
-    except CheckpointError:
-        return False

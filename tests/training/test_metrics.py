@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from course_lib.training import metrics
-from course_lib.training.metrics import CHECK_EVERY, NOT_YET_CHECKED, MetricsLogger, NotFinite, PendingLoss
+from course_lib.training import log
+from course_lib.training.log import CHECK_EVERY, NOT_YET_CHECKED, MetricsLogger, NotFinite, PendingLoss
 
 
 class Event:
@@ -29,7 +29,7 @@ class Event:
 def on_a_gpu(monkeypatch):
     """`add` takes what is given as update for a loss that is under way."""
     monkeypatch.setattr(PendingLoss, "start", lambda pending: pending)
-    monkeypatch.setattr(metrics, "READ_EVERY", -1e9)  # seconds: each time
+    monkeypatch.setattr(log, "READ_EVERY", -1e9)  # seconds: each time
 
 
 def pending(loss: float, *, copied: bool) -> PendingLoss:

@@ -14,7 +14,7 @@ from course_lib.data import AddingProblem, Corpus
 from course_lib.launchers.target import BadJob, names_a_function
 from course_lib.lstm.model import Embed, Project, Recurrent, SequenceModel
 from course_lib.training.log import read_log
-from course_lib.training.user_code import check_runs, sizes_of, user_data, user_model
+from course_lib.training.tasks import check_runs, sizes_of, user_data, user_model
 
 MINE = '''
 import torch
@@ -102,7 +102,7 @@ def test_what_a_rank_finds_out_is_one_sentence_too(here, capfd):
 
 
 def returning(monkeypatch, value):
-    monkeypatch.setattr("course_lib.training.user_code.find_yours", lambda option, target: value)
+    monkeypatch.setattr("course_lib.training.tasks.find_yours", lambda option, target: value)
 
 
 class NoWidth(nn.Linear):
@@ -111,7 +111,6 @@ class NoWidth(nn.Linear):
 
 NO_MODELS = [
     (lambda: nn.LSTM(2, 3), "returned LSTM(2, 3): return a list of blocks, the input block first"),
-    (lambda: None, "returned None: return a list of blocks"),
     (lambda: [], "returned []: return a list of blocks"),
     (lambda: [Project(2, 3), "way out"], "raises TypeError: "),
     (lambda: [Project(2, 3).requires_grad_(False)], "block 0 (Project) has no trainable parameters"),
@@ -138,8 +137,11 @@ class BatchFirst(Project):
 
 NOT_RUNNING = [
     ([Project(3, 1)], "block 0 (Project) raises RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
-    ([Bare(2, 4), Project(4, 1)], "block 0 (Bare) returned Tensor: return (outputs, state)"),
-    ([BatchFirst(2, 1)], "block 0 (BatchFirst) returned outputs of shape (1, 5, 1) for 5 steps of one sequence"),
+    (
+        [Bare(2, 4), Project(4, 1)],
+        "block 0 (Bare) returned Tensor for 5 steps of one sequence: return (outputs,",
+    ),
+    ([BatchFirst(2, 1)], "block 0 (BatchFirst) returned (1, 5, 1) for 5 steps of one sequence"),
     ([NoWidth(2, 3)], "block 0 (NoWidth) raises AttributeError: 'NoWidth' object has no attribute 'width'"),
     ([Project(2, 4), Recurrent(4)], "the last block has width 4, and a target is one number: give it width 1"),
 ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from course_lib.cli import main
 from course_lib.training.checkpoint.folder import latest_checkpoint, read_checkpoint
 from course_lib.training.log import read_log
@@ -27,15 +25,3 @@ def test_a_run_in_fp16_resumes_with_its_scale_to_the_last_bit(tmp_path, monkeypa
     whole, parts = ([record.loss for record in read_log(name)] for name in ("whole.jsonl", "parts.jsonl"))
     assert parts == whole
     assert scaler_in("saved") == scaler_in("whole")
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--precision", "fp8"], "--precision invalid choice: 'fp8' (choose from"),
-        (["autocast=fp16"], "has no option autocast"),
-    ],
-)
-def test_another_precision_gets_a_sentence(words, says, capsys):
-    assert main(["train", "ddp", *words]) == 2
-    assert says in capsys.readouterr().err

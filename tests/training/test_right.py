@@ -12,9 +12,7 @@ from course_lib import launch
 from course_lib.cli import main
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import Project, Recurrent, SequenceModel, lstm_model, squared_error
-from course_lib.settings import Settings
 from course_lib.strategies import DDP, Single, TensorParallel
-from course_lib.training.job import train_job
 from course_lib.training.log import read_log
 from tests.strategies.own_blocks import LayerNormed
 
@@ -24,7 +22,7 @@ import torch
 from torch import nn
 from course_lib.data import AddingProblem
 from course_lib.lstm.model import Project, Recurrent
-from course_lib.strategies import DDP, Strategy
+from course_lib.strategies import DDP
 
 class Kept(nn.Module):
     """Writes down what it drops, by rank, and has BatchNorm's running mean."""
@@ -65,13 +63,6 @@ class Noisy(AddingProblem):
 
 def noisy_data():
     return Noisy(60, (4, 4), seed=3)
-
-class Plain(Strategy):
-    def forward_backward(self, batch):
-        outputs, states = self.model(batch.inputs)
-        total, count = self.loss(outputs, batch)
-        (total / count).backward()
-        return total.detach(), count, {0: states}
 
 class WithoutOptions(DDP):
     def __init__(self, model, optimizer, loss):
@@ -166,12 +157,6 @@ def test_more_micro_batches_than_sequences_are_refused(here, capsys, job):
     assert re.search("a rank's share of the first batch has [48] sequences", capsys.readouterr().err)
 
 
-def test_a_strategy_of_ones_own_that_ignores_the_precision_is_refused(here, capsys):
-    assert main(["train", "mine:Plain", *SMALL]) == 0
-    assert main(["train", "mine:Plain", *SMALL, "--precision", "bf16"]) != 0
-    assert "Plain.forward_backward computes in float32, not in torch.bfloat16" in capsys.readouterr().err
-
-
 def test_a_strategy_of_ones_own_without_the_clip_is_said_to_have_none(here, capfd):
     assert main(["train", "mine:WithoutOptions", *SMALL, "--ranks", "2"]) == 0
     assert "mine:WithoutOptions has no option clip" in capfd.readouterr().out
@@ -211,9 +196,3 @@ def _train_with_dropout() -> tuple[tuple[int, int], list]:
     for _ in range(3):
         cut.step(batch)
     return (replicated.random_stream, cut.random_stream), cut.model.blocks["0"].linear.weight.tolist()
-
-
-def test_the_same_job_twice_has_the_same_losses():
-    settings = Settings("ddp", updates=3, hidden=4, batch=8, seed=5)
-    first, again = (launch(train_job, settings, ranks=2)[0]["loss"] for _ in range(2))
-    assert first == again

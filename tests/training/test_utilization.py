@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.data import AddingProblem, Batch
 from course_lib.launchers.process.progress_bar import Progress
 from course_lib.lstm.model import Embed, SequenceModel, lstm_model
-from course_lib.training.log import Log, Record, read_log
-from course_lib.training.metrics import MetricsLogger, Utilization, count_flops, peak_of, utilization_of
+from course_lib.training.log import Log, MetricsLogger, Record, read_log
+from course_lib.training.metrics import count_flops, peak_of
 
 
 def words(steps: int, sequences: int) -> Batch:
@@ -44,10 +44,7 @@ def test_a_real_update_multiplies_as_often():
         ("NVIDIA H200", "fp32", 494.5),
         ("NVIDIA H200 NVL", "fp16", 835.5),
         ("NVIDIA H100 80GB HBM3", "fp16", 989.5),
-        ("NVIDIA H100 PCIe", "bf16", 756.5),
-        ("NVIDIA A100-SXM4-80GB", "bf16", 312.0),
         ("NVIDIA L40S", "bf16", 362.0),
-        ("NVIDIA L4", "bf16", 121.0),
     ],
 )
 def test_known_devices_have_a_peak(name, precision, teraflops):
@@ -70,14 +67,11 @@ def test_a_model_that_looks_at_its_numbers_has_no_utilization():
             return super().forward(inputs.clamp(max=int(inputs.max())), state)
 
     assert count_flops(SequenceModel({0: Peeks(5, 3)}), words(4, 2)) == 0
-    assert utilization_of(lstm_model(vocabulary=5), words(4, 2), "fp32") is None  # on a CPU
 
 
 def test_the_bar_and_the_log_say_it_where_it_is_known(tmp_path):
     shown = []
-    metrics = MetricsLogger(
-        0, 10, 0.0, log=Log(tmp_path / "log"), show=shown.append, utilization=Utilization(2e6, 1e12)
-    )
+    metrics = MetricsLogger(0, 10, 0.0, log=Log(tmp_path / "log"), show=shown.append, utilization=2e6 / 1e12)
     metrics.tokens_per_second = 1e5
     assert metrics.mfu == 0.2
     metrics.log.append([Record(1, 0.5, 1e5, 1.0, metrics.mfu), Record(2, 0.5, 1e5, 2.0)])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from course_lib.machine import restarts, started_by_torchrun
+from course_lib.machine import restarts
 
 SUMS = "SHA256SUMS"
 FACTS = "training.json"
@@ -51,7 +51,7 @@ class Checkpoint:
     layout: dict[str, Any]  # the strategy, its ranks, and which parameters each rank has
     parameters: dict[str, list]  # the shape and dtype of each, by its name in the whole model
     notes: dict[str, Any] = field(default_factory=dict)  # the caller's notes
-    optimizer: str = ""  # the name of its class, if it has any state
+    optimizer: str = ""  # its name and what it keeps for a parameter, if it has kept anything yet
     same_layout: bool = False  # whether each rank that loaded it has the part that it saved
 
 
@@ -83,8 +83,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Return the description of the checkpoint at `path`."""
     try:
         facts = json.loads((path / FACTS).read_text())
-        return Checkpoint(path, **{**facts, "position": Position(**facts["position"])})
-    except (ValueError, KeyError, TypeError) as error:
+        found = Checkpoint(path, **{**facts, "position": Position(**facts["position"])})
+        types = [type(found.position.updates), *map(type, (found.layout, found.parameters, found.notes))]
+        if types != [int, dict, dict, dict]:
+            raise TypeError("a fact has another type than the one that was saved")
+        return found
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # the last: JSON of a thousand brackets
         raise CheckpointError(f"{path} is damaged ({FACTS}: {error}): remove it to resume from the previous") from error
 
 
@@ -113,7 +117,7 @@ def _damage_of(path: Path, only_facts: bool = False) -> str:
         return "" if updates == _updates(path) else f"it is from update {updates}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError) as error:  # bytes that are not text, or an invalid file name
+    except (OSError, ValueError) as error:  # bytes that are not text, facts that are none, an invalid file name
         return f"it cannot be read: {error}"
 
 
@@ -172,8 +176,7 @@ def complete(final: Path, temporary: Path, facts: Mapping[str, Any], sums: Mappi
     _sync(final.parent)
     for old in [path for path in _newest_first(final.parent) if (path / FACTS).is_file()][keep:]:
         # A crash during the removal must not leave half a checkpoint under this name.
-        removed = old.rename(old.with_suffix(".tmp"))
-        shutil.rmtree(removed)
+        shutil.rmtree(old.rename(old.with_suffix(".tmp")))
 
 
 def _write(path: Path, text: str) -> None:
@@ -187,10 +190,8 @@ def _sync(folder: Path) -> None:
     """Flush the new name to disk, too. If the platform cannot open a folder, the system flushes it later."""
     if hasattr(os, "O_DIRECTORY"):
         descriptor = os.open(folder, os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(descriptor)
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -198,57 +199,48 @@ def locked(folder: Path) -> Iterator[None]:
     """Inside this context, no other job may write into `folder`; raises if another job may be doing so now.
 
     The kernel holds the lock (`flock`), and releases it when the process ends, however it ends. Not every file system
-    tells other machines, so a lock file that a process on another machine left counts, unless it was an earlier attempt
-    of this job.
+    tells other machines, so a name that a process on another machine left counts, unless it is an earlier attempt of
+    this job, which torchrun or Slurm has started again elsewhere.
     """
-    made_folder = not folder.exists()
-    with _lock(folder / LOCK) as file:
+    path, made_folder, host = folder / LOCK, not folder.exists(), socket.gethostname()
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    job = f"job {run}, " if run != "none" else ""
+    with contextlib.ExitStack() as stack:
+        with _in_a_sentence():
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a+"))
+            is_locked = _lock(file)
+            file.seek(0)
+            holder = file.read()
+            was_mine = (is_locked and holder.endswith(f" on {host}")) or (job and restarts() and holder.startswith(job))
+            # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
+            was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
+            if is_locked is False or was_removed or (holder and not was_mine):
+                raise CheckpointError(
+                    f"{folder} is in use by {holder or 'another job'}: wait until it ends, or give another folder; "
+                    f"if you know that it is dead, remove {path}"
+                )
+            file.truncate(0)
+            file.write(f"{job}process {os.getpid()} on {host}")
+            file.flush()
         try:
             yield
         finally:
             file.truncate(0)
             with contextlib.suppress(OSError):  # Windows removes no open file, and no system a folder in use
-                (folder / LOCK).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 if made_folder:
                     folder.rmdir()
 
 
-@_in_a_sentence()
-def _lock(path: Path) -> IO[str]:
-    """Return the lock file, with this process's name in it. The lock ends when it is closed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    job, host, file = _job(), socket.gethostname(), path.open("a+")
-    is_free: bool | None = True
+def _lock(file: IO[str]) -> bool | None:
+    """Return whether this process has locked the file; None if this system, or this file system, has no locks."""
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
     except BlockingIOError:
-        is_free = False
-    except (ImportError, OSError):  # this system, or this file system, has no locks
-        is_free = None
-    file.seek(0)
-    holder = file.read()
-    was_here, was_this_job = holder.endswith(f" on {host}"), bool(job and restarts() and holder.startswith(job))
-    # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
-    was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
-    if is_free is False or was_removed or (holder and not was_this_job and not (is_free and was_here)):
-        file.close()
-        raise CheckpointError(
-            f"{path.parent} is in use by {holder or 'another job'}: wait until it ends, or give another folder; "
-            f"if you know that it is dead, remove {path}"
-        )
-    file.truncate(0)
-    file.write(f"{job}process {os.getpid()} on {host}")
-    file.flush()
-    return file
-
-
-def _job() -> str:
-    """Return the name of the job that started this process, for example `Slurm job 12, `; empty if it was no job."""
-    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if not started_by_torchrun():
-        return ""
-    if run and run == os.environ.get("SLURM_JOB_ID"):
-        return f"Slurm job {run}, "
-    return f"torchrun at {os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}, "
+        return False
+    except (ImportError, OSError):
+        return None

@@ -5,8 +5,9 @@ Most of these tensors are the strategy's own memory, so what is loaded into them
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+import copy
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from course_lib.strategies.base import Strategy, rank_and_ranks
-from course_lib.strategies.shards import NamedTensors, Offsets, Outlines, Shard
+from course_lib.strategies.shards import NamedTensors, Offsets, Shard, check_outlines, gather_outlines
 from course_lib.training.checkpoint.folder import Checkpoint, CheckpointError
 from course_lib.words import counted
 
@@ -31,7 +32,6 @@ class SplitTensor(Tensor):
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: torch.dtype, pieces: Mapping[Offsets, Tensor]) -> SplitTensor:
-        """Return a tensor of this shape, of which this rank has these pieces."""
         tensor = torch.empty((), dtype=dtype).expand(shape).as_subclass(cls)
         tensor.pieces = {offsets: piece for offsets, piece in pieces.items() if piece.numel()}
         return tensor
@@ -55,6 +55,19 @@ class SplitTensor(Tensor):
         return self.pieces[tuple(index.offset)]
 
 
+def _split(name: str, shard: Shard, values: Tensor) -> Tensor:
+    """Return values that are cut like the shard as its pieces; others, like a step count, are whole on every rank."""
+    if values.shape == shard.tensor.shape:
+        return SplitTensor.of(shard.shape, values.dtype, dict(shard.pieces(values=values)))
+    if shard.ranges is not None and values.dim():
+        raise CheckpointError(
+            f"the optimizer keeps {name.rpartition('.')[2]} of shape {tuple(values.shape)} for {name}, which is split "
+            "across ranks: such state cannot be saved in parts. Use an optimizer whose state has the parameter's shape,"
+            " like Adam"
+        )
+    return values.detach()
+
+
 def copied(tensor: Tensor) -> Tensor:
     """Return a copy on the CPU, which the next update does not change."""
     if isinstance(tensor, SplitTensor):
@@ -62,31 +75,20 @@ def copied(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def parameters_of(parts: list[Outlines]) -> dict[str, list]:
-    """Return the shape and dtype of each of the whole model's parameters, from the outlines of all ranks."""
-    outlines = {name: outline for part in parts for name, outline in part.items()}
-    return {name: [list(outline.shape), outline.dtype] for name, outline in sorted(outlines.items())}
-
-
-def layout_of(strategy: Strategy, parts: list[Outlines]) -> dict[str, Any]:
-    """Return which rank has which part. With the same layout, a rank can restore its random and carried states."""
-    boxes = [{name: [each.copy, list(map(str, each.boxes))] for name, each in part.items()} for part in parts]
-    facts = {"strategy": type(strategy).__name__, "ranks": len(parts), "micro_batches": strategy.micro_batches}
-    return {**facts, "parts": boxes}
-
-
-def in_words(layout: Mapping[str, Any]) -> str:
-    """Return the layout in words: `Pipeline on 4 ranks in 2 micro-batches`."""
-    pieces = f" in {layout['micro_batches']} micro-batches" if layout["micro_batches"] > 1 else ""
-    return f"{layout['strategy']} on {counted(layout['ranks'], 'rank')}{pieces}"
-
-
 def tensors_of(strategy: Strategy) -> NamedTensors:
-    """Return everything that this rank has. Each name includes the parameter or the rank that it belongs to."""
+    """Return everything that this rank has, most of it the strategy's own memory, by the whole model's names.
+
+    A rank's own tensors have names like `rank-0.random.cpu`; a parameter whose copies may differ, `copy-1.model....`.
+    """
     rank = rank_and_ranks()[0]
     tensors: NamedTensors = {}
-    for _, weights, slots in _of_parameters(strategy):
-        tensors |= weights | slots
+    for name, shard in strategy.shards().items():
+        copy_of = f"copy-{shard.copy}." if shard.copy else ""
+        tensors[f"{copy_of}model.{name}"] = _split(name, shard, shard.tensor)
+        for slot, value in strategy.optimizer.state.get(shard.tensor, {}).items():
+            if value is not None:  # the momentum of SGD without any is None
+                key = f"{copy_of}optimizer.{name}.{slot}"
+                tensors[key] = _split(key, shard, torch.as_tensor(value))
     tensors |= {f"rank-{rank}.buffer.{name}": buffer for name, buffer in strategy.model.named_buffers()}
     tensors[f"rank-{rank}.random.cpu"] = torch.get_rng_state()
     if strategy.device.type == "cuda":
@@ -99,16 +101,69 @@ def tensors_of(strategy: Strategy) -> NamedTensors:
     return tensors
 
 
-def targets_of(strategy: Strategy, checkpoint: Checkpoint, saved: Mapping[str, Any]) -> NamedTensors:
-    """Return the tensors to load into, by their saved names. `saved` describes each tensor of the checkpoint."""
-    rank = rank_and_ranks()[0]
+def slots_of(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return what the optimizer keeps for a parameter: it shows when a copy of it trains a small matrix and vector."""
+    trial = copy.copy(optimizer)
+    vars(trial).update({**vars(optimizer), **vars(trial)}, state=defaultdict(dict), param_groups=[])
+    for group in optimizer.param_groups:
+        weight = group["params"][0] if group["params"] else torch.zeros(1)
+        small = [torch.zeros(shape, dtype=weight.dtype, device=weight.device) for shape in ((2, 2), (2,))]
+        for tensor in small:
+            tensor.grad = torch.zeros_like(tensor)
+        trial.param_groups.append({**group, "params": small})
+    type(optimizer).step(trial)  # not `trial.step`, which a learning rate scheduler may have bound to the optimizer
+    slots = {slot: value for state in trial.state.values() for slot, value in state.items()}
+    return {slot: torch.as_tensor(value) for slot, value in sorted(slots.items()) if value is not None}
+
+
+def description_of(strategy: Strategy, *, sampled: bool) -> dict[str, Any]:
+    """Return how a strategy splits its model, and what it trains. Refuses parts that are not the whole model.
+
+    All ranks must call this. `sampled` also compares the values of parts that several ranks have.
+    """
+    parts = gather_outlines(strategy.checked_shards(), sampled=sampled)
+    check_outlines(parts)
+    boxes = [{name: [each.copy, list(map(str, each.boxes))] for name, each in part.items()} for part in parts]
+    layout = {"strategy": type(strategy).__name__, "ranks": len(parts), "micro_batches": strategy.micro_batches}
+    outlines = {name: outline for part in parts for name, outline in part.items()}
+    return {
+        "layout": {**layout, "parts": boxes},
+        "parameters": {name: [list(outline.shape), outline.dtype] for name, outline in sorted(outlines.items())},
+        "optimizer": f"{type(strategy.optimizer).__name__} ({', '.join(slots_of(strategy.optimizer))})",
+    }
+
+
+def in_words(layout: Mapping[str, Any]) -> str:
+    """Return the layout in words: `Pipeline on 4 ranks in 2 micro-batches`."""
+    pieces = f" in {layout['micro_batches']} micro-batches" if layout["micro_batches"] > 1 else ""
+    return f"{layout['strategy']} on {counted(layout['ranks'], 'rank')}{pieces}"
+
+
+def targets_of(
+    strategy: Strategy, checkpoint: Checkpoint, saved: Mapping[str, Any]
+) -> tuple[NamedTensors, dict[Tensor, NamedTensors]]:
+    """Return the tensors to load into, by their saved names, and what the optimizer then keeps for each parameter.
+
+    Where it keeps nothing yet, these are new tensors. `saved` describes each tensor of the checkpoint.
+    """
+    rank, kept = rank_and_ranks()[0], slots_of(strategy.optimizer)
     targets: NamedTensors = {}
-    for shard, weights, slots in _of_parameters(strategy, checkpoint.same_layout):
-        targets |= weights
-        if slots.keys() <= saved.keys():
-            targets |= slots
-        else:  # the parameter had not had a gradient yet
-            del strategy.optimizer.state[shard.tensor]
+    slots: dict[Tensor, NamedTensors] = {}
+    for name, shard in strategy.shards().items():
+        copy_of = f"copy-{shard.copy}." if shard.copy and checkpoint.same_layout else ""  # else the first copy
+        targets[f"{copy_of}model.{name}"] = _split(name, shard, shard.tensor)
+        before, slots[shard.tensor] = strategy.optimizer.state.get(shard.tensor, {}), {}
+        for slot, small in kept.items():
+            key = f"{copy_of}optimizer.{name}.{slot}"
+            if key not in saved:  # the parameter had not had a gradient yet
+                continue
+            value, size, dtype = before.get(slot), saved[key].size, saved[key].properties.dtype
+            if not isinstance(value, Tensor):
+                has_its_shape = small.dim() and size == torch.Size(shard.shape)
+                empty = torch.zeros_like(shard.tensor) if has_its_shape else torch.zeros(size, device=small.device)
+                value = empty.to(dtype)
+            slots[shard.tensor][slot] = value
+            targets[key] = _split(key, shard, value)
     for name, buffer in strategy.model.named_buffers():
         holders = [rank] if checkpoint.same_layout else range(checkpoint.layout["ranks"])
         keys = [f"rank-{holder}.buffer.{name}" for holder in holders]
@@ -119,76 +174,31 @@ def targets_of(strategy: Strategy, checkpoint: Checkpoint, saved: Mapping[str, A
                 "Give the model that it was trained with"
             )
         targets[key] = buffer
-    if checkpoint.same_layout:
-        for key, entry in saved.items():
-            if key.startswith((f"rank-{rank}.random.", f"rank-{rank}.state.")):
-                targets[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    return targets
+    for key, entry in saved.items() if checkpoint.same_layout else ():
+        if key.startswith((f"rank-{rank}.random.", f"rank-{rank}.state.")):
+            targets[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    return targets, slots
 
 
-def _of_parameters(strategy: Strategy, same_layout: bool = True) -> Iterator[tuple[Shard, NamedTensors, NamedTensors]]:
-    """Yield each parameter's shard, its weights, and its optimizer's slots, like `optimizer.blocks.0.weight.exp_avg`.
+def check_same(checkpoint: Checkpoint, parameters: Mapping[str, list], optimizer: str) -> None:
+    """Refuse a checkpoint whose parameters have other names, shapes or dtypes, or whose optimizer keeps other state."""
 
-    If copies may differ between ranks, a name has the copy's number. Another layout loads the first copy.
-    """
-    for name, shard in strategy.shards().items():
-        copy = f"copy-{shard.copy}." if shard.copy and same_layout else ""
-        slots: NamedTensors = {}
-        for slot, number in strategy.optimizer.state.get(shard.tensor, {}).items():
-            if number is None:  # like the momentum of SGD without any
-                continue
-            value = torch.as_tensor(number)
-            if shard.ranges is not None and value.dim() and value.shape != shard.tensor.shape:
-                raise CheckpointError(
-                    f"the optimizer keeps {slot} of shape {tuple(value.shape)} for {name}, which is split across ranks:"
-                    " such state cannot be saved in parts. Use an optimizer whose state has the parameter's shape, like"
-                    " Adam"
-                )
-            slots[f"{copy}optimizer.{name}.{slot}"] = _split(shard, value)
-        yield shard, {f"{copy}model.{name}": _split(shard, shard.tensor)}, slots
+    def in_words(name: str, described: list | None) -> str:
+        return f"{name} of shape {tuple(described[0])} in {described[1][6:]}" if described else f"no {name}"
 
-
-def _split(shard: Shard, values: Tensor) -> Tensor:
-    """Return values that are cut like the shard as its pieces; others, like a step count, are whole on every rank."""
-    if values.shape != shard.tensor.shape:
-        return values.detach()
-    return SplitTensor.of(shard.shape, values.dtype, dict(shard.pieces(values=values)))
-
-
-@contextlib.contextmanager
-def slots_to_load(optimizer: Optimizer) -> Iterator[None]:
-    """Let an optimizer make its state, to load into; if the load is refused, the state is as before.
-
-    It steps on zero gradients at a learning rate of 0, which changes no weight, not even with weight decay.
-    """
-    before = {parameter: dict(slots) for parameter, slots in optimizer.state.items()}
-    parameters = trained_by(optimizer)
-    gradients = [parameter.grad for parameter in parameters]
-    rates = [(group, group["lr"]) for group in optimizer.param_groups if "lr" in group]
-    try:
-        for parameter in parameters:  # the step leaves out those without a gradient
-            parameter.grad = None if before.get(parameter) else torch.zeros_like(parameter)
-        for group, rate in rates:
-            group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
-        optimizer.step()
-    finally:
-        for group, rate in rates:
-            group["lr"] = rate
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-    for slots in optimizer.state.values():
-        slots |= {slot: torch.tensor(value) for slot, value in slots.items() if isinstance(value, int | float)}
-    try:
-        yield
-    except Exception:
-        optimizer.state.clear()
-        optimizer.state.update(before)
-        raise
-
-
-def trained_by(optimizer: Optimizer) -> list[Tensor]:
-    """Return the parameters that the optimizer changes: a rank whose blocks are all frozen has none."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    for name in sorted(checkpoint.parameters.keys() | parameters.keys()):
+        saved, current = checkpoint.parameters.get(name), parameters.get(name)
+        if saved != current:
+            raise CheckpointError(
+                f"{checkpoint.path} belongs to another model: it has {in_words(name, saved)}, and this one has "
+                f"{in_words(name, current)}. Give the model, sizes and dtype that it was trained with"
+            )
+    # Version 1.0 saved the optimizer's name alone.
+    if checkpoint.optimizer and checkpoint.optimizer not in (optimizer, optimizer.partition(" (")[0]):
+        raise CheckpointError(
+            f"{checkpoint.path} was saved with {checkpoint.optimizer}, and this run has {optimizer}, which keeps "
+            "different state: continue with the same optimizer, with the same options"
+        )
 
 
 def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
@@ -203,34 +213,3 @@ def restore_rank(strategy: Strategy, loaded: NamedTensors) -> None:
             micro_batch, place = map(int, key.split(".")[2:4])
             h, c = value.to(strategy.device), loaded[f"{key[:-1]}c"].to(strategy.device)
             strategy.states.setdefault(micro_batch, {})[place] = (h, c)
-
-
-def describe_optimizer(optimizer: Optimizer) -> str:
-    """Return an optimizer's name and what it keeps for a parameter, `Adam (exp_avg, exp_avg_sq, step)`."""
-    slots = {slot for state in optimizer.state.values() for slot, value in state.items() if value is not None}
-    return f"{type(optimizer).__name__} ({', '.join(sorted(slots))})"
-
-
-def check_same_optimizer(checkpoint: Checkpoint, optimizer: Optimizer) -> None:
-    """Refuse a checkpoint from an optimizer that keeps different state: another class, or other options."""
-    saved, current = checkpoint.optimizer, describe_optimizer(optimizer)
-    is_same = current == saved or current.startswith(f"{saved} (")  # version 1.0 saved the name alone
-    if saved and trained_by(optimizer) and not is_same:
-        raise CheckpointError(
-            f"{checkpoint.path} was saved with {saved}, and this run has {current}, which keeps different state: "
-            "continue with the same optimizer, with the same options"
-        )
-
-
-def check_same_model(checkpoint: Checkpoint, parameters: Mapping[str, list]) -> None:
-    """Refuse a checkpoint whose parameters have different names, shapes or dtypes."""
-    for name in sorted(checkpoint.parameters.keys() | parameters.keys()):
-        descriptions = []
-        for shape, dtype in (each.get(name, ((), "")) for each in (checkpoint.parameters, parameters)):
-            described = f"{name} of shape {tuple(shape)} in {dtype.removeprefix('torch.')}"
-            descriptions.append(described if dtype else f"no {name}")
-        if descriptions[0] != descriptions[1]:
-            raise CheckpointError(
-                f"{checkpoint.path} belongs to another model: it has {descriptions[0]}, and this one has "
-                f"{descriptions[1]}. Give the model, sizes and dtype that it was trained with"
-            )

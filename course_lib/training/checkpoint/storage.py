@@ -13,14 +13,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from course_lib.strategies.base import Strategy, on_rank_0, rank_and_ranks
-from course_lib.strategies.shards import NamedTensors, check_outlines, gather_outlines
+from course_lib.strategies.shards import NamedTensors
 from course_lib.training.checkpoint import state
 from course_lib.training.checkpoint.folder import (
     Checkpoint,
@@ -34,6 +33,14 @@ from course_lib.training.checkpoint.folder import (
 )
 
 CHECKPOINTS_KEPT = 2
+
+
+@contextlib.contextmanager
+def writing_into(folder: str | Path) -> Iterator[None]:
+    """Inside this context, no other job may write into `folder`. All ranks must call this."""
+    with contextlib.ExitStack() as stack:
+        on_rank_0(lambda: stack.enter_context(locked(Path(folder))))
+        yield
 
 
 def save_checkpoint(
@@ -60,54 +67,41 @@ def _begin(
     keep: int = CHECKPOINTS_KEPT,
     group: dist.ProcessGroup | None = None,
 ) -> Callable[[NamedTensors], Path]:
-    """Return a function that writes the checkpoint, in which the ranks communicate through `group`.
+    """Return a function that writes this rank's tensors, and renames the checkpoint when all ranks have.
 
-    Checks before that the parts form the whole model, and creates the temporary folder.
+    The ranks communicate through `group` there. The parts are checked and the temporary folder is created before.
     """
-    if keep < 1:
-        raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
-    final = Path(folder) / f"update-{position.updates:08d}"
-    parts = gather_outlines(strategy.checked_shards(), sampled=True)
-    check_outlines(parts)
-    facts = {
-        "position": asdict(position),
-        "layout": state.layout_of(strategy, parts),
-        "parameters": state.parameters_of(parts),
-        "notes": notes or {},
-        "optimizer": state.describe_optimizer(strategy.optimizer) if any(strategy.optimizer.state.values()) else "",
-    }
-    return partial(_write, final, on_rank_0(lambda: make_room(final)), facts, keep, group)
-
-
-def _write(
-    final: Path,
-    temporary: Path,
-    facts: dict[str, Any],
-    keep: int,
-    group: dist.ProcessGroup | None,
-    tensors: NamedTensors,
-) -> Path:
-    """Write this rank's part, and rename the checkpoint when all ranks have. All ranks must call this."""
     from torch.distributed.checkpoint.api import CheckpointException  # the imports take a second
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    try:
-        save(tensors, storage_writer=FileSystemWriter(temporary), process_group=group)
-    except CheckpointException as error:  # raised on every rank, no matter which one failed
-        on_rank_0(lambda: shutil.rmtree(temporary, ignore_errors=True), group)
-        rank, reason = _first_failure(error)
-        raise CheckpointError(
-            f"rank {rank} cannot write its part of {final} ({reason}): check that the disk has room"
-        ) from error
-    rank, ranks = rank_and_ranks()
-    local_sums = sums_of(sorted(temporary.glob(f"__{rank}_*.distcp")))
-    sums = [local_sums] * ranks
-    if dist.is_initialized():
-        dist.all_gather_object(sums, local_sums, group=group)
-    of_all_ranks = {name: digest for of_rank in sums for name, digest in of_rank.items()}
-    on_rank_0(lambda: complete(final, temporary, facts, of_all_ranks, keep), group)
-    return final
+    if keep < 1:
+        raise ValueError(f"keep={keep}: keep at least the checkpoint being saved")
+    final = Path(folder) / f"update-{position.updates:08d}"
+    facts = {"position": asdict(position), "notes": notes or {}, **state.description_of(strategy, sampled=True)}
+    if not any(strategy.optimizer.state.values()):
+        facts["optimizer"] = ""  # any other may continue
+    temporary = on_rank_0(lambda: make_room(final))
+
+    def write(tensors: NamedTensors) -> Path:
+        try:
+            save(tensors, storage_writer=FileSystemWriter(temporary), process_group=group)
+        except CheckpointException as error:  # raised on every rank, no matter which one failed
+            on_rank_0(lambda: shutil.rmtree(temporary, ignore_errors=True), group)
+            rank, reason = _first_failure(error)
+            raise CheckpointError(
+                f"rank {rank} cannot write its part of {final} ({reason}): check that the disk has room"
+            ) from error
+        rank, ranks = rank_and_ranks()
+        local_sums = sums_of(sorted(temporary.glob(f"__{rank}_*.distcp")))
+        sums = [local_sums] * ranks
+        if dist.is_initialized():
+            dist.all_gather_object(sums, local_sums, group=group)
+        of_all_ranks = {name: digest for of_rank in sums for name, digest in of_rank.items()}
+        on_rank_0(lambda: complete(final, temporary, facts, of_all_ranks, keep), group)
+        return final
+
+    return write
 
 
 def _first_failure(error: Any) -> tuple[int, str]:
@@ -117,14 +111,6 @@ def _first_failure(error: Any) -> tuple[int, str]:
         cause = cause.__cause__ or cause.__context__
     strerror = cause.strerror if isinstance(cause, OSError) else None
     return rank, strerror or (str(cause).splitlines() or [type(cause).__name__])[0]
-
-
-@contextlib.contextmanager
-def writing_into(folder: str | Path) -> Iterator[None]:
-    """Inside this context, no other job may write into `folder`. All ranks must call this."""
-    with contextlib.ExitStack() as stack:
-        on_rank_0(lambda: stack.enter_context(locked(Path(folder))))
-        yield
 
 
 class BackgroundSaver:
@@ -194,28 +180,30 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
     if damaged:
         _warn(f"{', '.join(damaged)}: {checkpoint.path.name}, the previous one, is loaded instead")
-    parts = gather_outlines(strategy.checked_shards())
-    check_outlines(parts)
-    state.check_same_model(checkpoint, state.parameters_of(parts))
-    layout = state.layout_of(strategy, parts)
-    checkpoint = replace(checkpoint, same_layout=checkpoint.layout == layout)
+    # All that can be refused is refused before the strategy or its optimizer changes.
+    current = state.description_of(strategy, sampled=False)
+    checkpoint = replace(checkpoint, same_layout=checkpoint.layout == current["layout"])
+    state.check_same(checkpoint, current["parameters"], current["optimizer"])
     reader = FileSystemReader(checkpoint.path)
-    with state.slots_to_load(strategy.optimizer):
-        state.check_same_optimizer(checkpoint, strategy.optimizer)
-        targets = state.targets_of(strategy, checkpoint, reader.read_metadata().state_dict_metadata)
-        try:
-            load(targets, storage_reader=reader)
-        except CheckpointException as error:
-            rank, reason = _first_failure(error)
-            raise CheckpointError(
-                f"{checkpoint.path} cannot be read (rank {rank}: {reason}): remove it to resume from the previous"
-            ) from error
+    saved = reader.read_metadata().state_dict_metadata
+    targets, slots = state.targets_of(strategy, checkpoint, saved)
+    try:
+        load(targets, storage_reader=reader)
+    except CheckpointException as error:
+        rank, reason = _first_failure(error)
+        raise CheckpointError(
+            f"{checkpoint.path} cannot be read (rank {rank}: {reason}): remove it to resume from the previous"
+        ) from error
+    for parameter, its_slots in slots.items():
+        strategy.optimizer.state.pop(parameter, None)  # what had no gradient before the save has no state
+        if its_slots:
+            strategy.optimizer.state[parameter] = its_slots
     state.restore_rank(strategy, targets)
     strategy.updates = checkpoint.position.updates
     if strategy.carry_state and not checkpoint.same_layout:
         _warn(
             f"{checkpoint.path.name} was saved by {state.in_words(checkpoint.layout)}, and is loaded by "
-            f"{state.in_words(layout)}: the carried state starts at zero"
+            f"{state.in_words(current['layout'])}: the carried state starts at zero"
         )
     return checkpoint
 
