@@ -9,8 +9,7 @@ from torch import nn
 from course_lib.lstm.memory import BatchSize, BlockSize, Savings, lstm_size, predict_block_memory, predict_with, size_of
 from course_lib.lstm.model import Recurrent, lstm_model
 from course_lib.pictures import explore_memory
-from course_lib.planning.block_times import h200_block_times
-from course_lib.planning.plan import Work
+from course_lib.planning.block_times import Work, h200_block_times
 
 BATCH = BatchSize(steps=16, sequences=3)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course_lib.planning.block_times import BlockSeconds
-from course_lib.planning.timing import fully_sharded_seconds, ready_times, sent_by
+from course_lib.planning.plan import sent_by
+from course_lib.planning.sharding import fully_sharded_seconds
 
 BLOCK = BlockSeconds(1.0, 2.0, 1.0, 1.0)
 
@@ -14,10 +15,6 @@ def test_a_message_waits_for_what_it_sends_and_for_the_message_before_it():
     assert sent_by([(1.0, 2.0), (2.0, 2.0)]) == 5.0
     assert sent_by([(1.0, 0.5), (2.0, 0.5)]) == 2.5
     assert sent_by([]) == 0.0
-
-
-def test_work_in_parts_is_done_part_by_part():
-    assert ready_times(10.0, 16.0, [1.0, 2.0]) == pytest.approx([12.0, 16.0])
 
 
 def test_quick_gathering_hides_but_for_the_first_and_the_last():
