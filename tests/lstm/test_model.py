@@ -103,12 +103,6 @@ def test_a_part_has_the_names_of_the_whole():
     assert names == list(model.state_dict())
 
 
-def test_outputs_at_a_stage_edge_are_contiguous():
-    model, batch = small_model(), adding_batch()
-    edge = model.part(0, 2)(batch.inputs)[0]
-    assert edge.is_contiguous()
-
-
 def test_an_empty_share_gives_zero_and_gradients_of_zero():
     model, batch = small_model(), adding_batch().rows([])
     total, count = squared_error(model(batch.inputs)[0], batch)

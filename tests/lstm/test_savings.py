@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from course_lib.data import AddingProblem
 from course_lib.lstm import BatchSize, Savings, lstm_model, predict_memory, predict_with
@@ -25,12 +24,6 @@ def test_a_size_is_as_good_as_a_batch():
     batch = AddingProblem(6, lengths=(20, 20)).batch(range(6))
     numbers = lstm_model(features=2, hidden=8, layers=2, outputs=1)
     assert predict_memory(numbers, batch) == predict_memory(numbers, SIZE)
-
-
-def test_a_model_that_stores_nothing_needs_as_much_on_paper():
-    with torch.device("meta"):
-        paper = model()
-    assert predict_with(paper, SIZE) == predict_with(model(), SIZE)
 
 
 def test_momentum_keeps_one_number_per_parameter_and_plain_sgd_none():
@@ -63,12 +56,6 @@ def test_what_is_sharded_is_divided_and_parameters_are_gathered_a_block_at_a_tim
     assert everything.parameters == plain.parameters // 4 + largest
     assert everything.gradients == plain.gradients // 4
     assert everything.activations == plain.activations
-
-
-def test_one_rank_shares_nothing_out():
-    assert predict_with(model(), SIZE, Savings(sharded="optimizer, gradients, parameters")) == predict_with(
-        model(), SIZE
-    )
 
 
 @pytest.mark.parametrize("wrong", [{"optimizer": "adam"}, {"precision": "int8"}, {"sharded": "all"}, {"ranks": 0}])

@@ -26,12 +26,6 @@ def test_one_size_is_not_enough_for_a_line():
         fit([(4, 1e-4), (4, 2e-4)])
 
 
-def test_a_ring_of_two_ranks_moves_the_whole_tensor_once_each_way():
-    link = Link(latency=0.0, bandwidth=100.0)
-    assert link.all_reduce_seconds(50, ranks=2) == pytest.approx(0.5)
-    assert link.all_reduce_seconds(50, ranks=1) == 0
-
-
 def test_a_measured_link_is_slower_for_large_messages_and_can_be_drawn():
     link = measure_link(sizes=(4, 32_000_000), repeats=5)
     (small, quick), (large, slow) = link.measured
