@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.data import Batch, pad
+from course_lib.data import Batch, copied_ahead, pad
 
 quickly = settings(deadline=None, max_examples=50)
 
@@ -24,8 +24,8 @@ def numbered(lengths: list[int], features: int = 0, spare: int = 0) -> Batch:
 
 
 @st.composite
-def batches(draw, shortest: int = 0, fewest: int = 0) -> Batch:
-    lengths = draw(st.lists(st.integers(shortest, 9), min_size=fewest, max_size=7))
+def batches(draw) -> Batch:
+    lengths = draw(st.lists(st.integers(0, 9), max_size=7))
     return numbered(lengths, draw(st.sampled_from([0, 1, 3])), draw(st.integers(0, 3)))
 
 
@@ -175,3 +175,15 @@ def test_a_sequence_that_has_ended_has_no_length_in_later_chunks():
 def test_what_does_not_fit_is_refused_with_a_sentence(make, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         make(numbered([3, 1]))
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_every_tensor_comes_once_and_in_order(device, count):
+    tensors = [torch.full((1000,), float(number)) for number in range(count)]
+    tensors = [each.pin_memory() for each in tensors] if device == "cuda" else tensors
+    came = [each.square().sum().item() for each in copied_ahead(tensors, device)]
+    assert came == [1000.0 * number**2 for number in range(count)]

@@ -1,4 +1,4 @@
-"""Plans for a mesh: every way is tried, and time and memory add up."""
+"""Plans for a mesh: every way is tried, time and memory add up, and computation hides what it can."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from course_lib.data import AddingProblem
 from course_lib.lstm.memory import BatchSize, predict_memory
 from course_lib.lstm.model import lstm_model
 from course_lib.planning import SCHEDULES, Network, Pieces, Placement, Plan, Work, best_of_each_way, explain, plans
-from course_lib.planning.block_times import BlockTimes
+from course_lib.planning.block_times import BlockSeconds, BlockTimes
 from course_lib.planning.network import Link
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.plan import pipelined, stage_bytes
+from course_lib.planning.plan import pipelined, sent_by, stage_bytes
+from course_lib.planning.sharding import fully_sharded_seconds
 from tests.planning.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)
@@ -267,3 +268,37 @@ def test_a_plan_says_which_strategy_runs_it():
         assert {key: value for key, value in options.items() if key in ("replicas", "shards")} == mesh
     name, options = next(plan for plan in made if plan.sharding == "FSDP" and plan.shards == 4).strategy
     assert (name, options) == ("fsdp", {"replicas": 1, "micro_batches": 2})
+
+
+BLOCK = BlockSeconds(1.0, 2.0, 1.0, 1.0)
+
+
+def test_a_message_waits_for_what_it_sends_and_for_the_message_before_it():
+    assert sent_by([(1.0, 2.0), (2.0, 2.0)]) == 5.0
+    assert sent_by([(1.0, 0.5), (2.0, 0.5)]) == 2.5
+    assert sent_by([]) == 0.0
+
+
+def test_quick_gathering_hides_but_for_the_first_and_the_last():
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.5] * 3, micro_batches=1)
+    assert done == pytest.approx(0.5 + 3 * 1 + 3 * 2 + 0.5)
+
+
+def test_slow_gathering_is_all_there_is():
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[10.0] * 3, scatter=[10.0] * 3, micro_batches=1)
+    # Three gathered on the way there and two on the way back, the last block stays; three sums. Only the first block's
+    # gathering is followed by nothing to do but compute, at both ends.
+    assert 80 <= done <= 80 + 3 * 3
+
+
+def test_without_gathering_ahead_everything_comes_one_after_another():
+    done = fully_sharded_seconds([BLOCK] * 3, gather=[0.5] * 3, scatter=[0.25] * 3, ahead=False, micro_batches=1)
+    assert done == pytest.approx(3 * 3 + 5 * 0.5 + 3 * 0.25)
+
+
+def test_micro_batches_gather_each_time_and_send_gradients_once():
+    one, three = (
+        fully_sharded_seconds([BLOCK] * 2, gather=[0.5] * 2, scatter=[0.25] * 2, ahead=False, micro_batches=count)
+        for count in (1, 3)
+    )
+    assert three - one == pytest.approx(2 * (2 * 3 + 3 * 0.5))
