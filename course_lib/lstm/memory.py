@@ -7,13 +7,12 @@ from a real model or a made-up one.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
 
     from course_lib.data import Batch
-    from course_lib.lstm.model import SequenceModel
 
 EMBEDDING, LSTM, PROJECTION = "embedding", "lstm", "projection"
 
@@ -47,6 +46,12 @@ class BlockSize:
     def saved(self) -> int:
         """How many numbers per step and sequence the backward pass needs."""
         return {LSTM: NUMBERS_PER_UNIT * self.width, PROJECTION: self.inputs}.get(self.kind, 0)
+
+
+class NumberedBlocks(Protocol):
+    """A `SequenceModel`, or a `ModelSize` that replaces one."""
+
+    def numbered(self) -> list[tuple[int, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,7 @@ class BatchSize:
     sequences: int
 
 
-def predict_memory(model: SequenceModel | ModelSize, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
+def predict_memory(model: NumberedBlocks, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
     """Return the memory that a training step needs, without running anything: the sum over its blocks.
 
     `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
@@ -157,7 +162,7 @@ class Savings:
             raise ValueError(f"ranks={self.ranks}: give at least one")
 
 
-def predict_with(model: SequenceModel | ModelSize, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
+def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savings | None = None) -> Memory:
     """Return what one rank needs for a step on its `batch`. Without savings, this equals `predict_memory`.
 
     Autocast keeps a half-precision copy of every weight, except an embedding's, until the backward pass has used it;

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from course_lib.data import Batch
     from course_lib.lstm.memory import BatchSize, Memory, ModelSize
     from course_lib.lstm.model import SequenceModel
-    from course_lib.planning.plan import Pieces
+    from course_lib.planning.schedule import Schedule
 
 HEAD, TABLE = "head", "embedding"  # measured besides LSTM layers: the output layer with its loss, and an embedding
 HALF = "bfloat16"  # under autocast: activations, messages and gathered weights take two bytes, gradients four
@@ -208,10 +208,10 @@ class Work:
             self._seconds[key] = self.times.of(*key, self.precision)
         return self._seconds[key] if self.speed == 1 else self._seconds[key] * (1 / self.speed)
 
-    def block_seconds(self, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
-        """Return each block's times for one of these pieces, if `replicas` replicas divide the sequences."""
-        cut = replicas * pieces.micro_batches
-        return [self.seconds(place, cut, pieces.chunks) for place in range(len(self.blocks))]
+    def block_seconds(self, replicas: int, schedule: Schedule) -> list[BlockSeconds]:
+        """Return each block's times for one piece of this schedule, if `replicas` replicas divide the sequences."""
+        cut = replicas * schedule.micro_batches
+        return [self.seconds(place, cut, schedule.chunks) for place in range(len(self.blocks))]
 
     def update_seconds(self, places: Iterable[int], shards: int = 1) -> float:
         """Return how long the optimizer takes for these blocks, or for one shard of each."""

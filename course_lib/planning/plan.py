@@ -205,7 +205,7 @@ def sent_by(messages: Iterable[tuple[float, float]]) -> float:
 
 def placed(work: Work, pipelines: int, pieces: Pieces, memory: int | None, shards: int) -> Placement:
     """Return the fastest placement that fits into `memory`, or the smallest; with virtual stages, the fastest."""
-    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces)
+    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces.prepared.schedule)
     positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
 
     def size(stage: int, places: Sequence[int]) -> float:
@@ -255,7 +255,7 @@ def pipelined(
     With `shards`, groups of `shards` pipelines divide the optimizer state, as in ZeRO-1: a reduce-scatter replaces the
     all-reduce, and each weight is gathered once, at the start, while the first pieces pass through the pipeline.
     """
-    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces)
+    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces.prepared.schedule)
     placement = placed(work, pipelines, pieces, memory, shards)
     replicas, per_node = pipelines // shards, network.replicas_per_node(pipelines, pieces.stages, inside)
     near = min(shards, per_node)

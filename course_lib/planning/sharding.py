@@ -129,7 +129,7 @@ def sharded(
 ) -> Plan:
     """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
     pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
-    blocks = work.block_seconds(replicas * shards, pieces)
+    blocks = work.block_seconds(replicas * shards, pieces.prepared.schedule)
     sizes, whole = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
     per_node = min(shards, network.per_node)
     across = network.replicas_per_node(replicas, shards, "stages")
