@@ -52,7 +52,15 @@ class AddingProblem:
         if not 0 <= index < self.size:
             raise IndexError(f"there is no sequence {index}: give an index from 0 to {self.size - 1}")
         if index not in self._cache:
-            self._cache[index] = self._make(index)
+            generator = self._generator(index)
+            length = self._length(generator)
+            half = length // 2
+            marked = [int(generator.random() * half), half + int(generator.random() * (length - half))]
+            features = numpy.zeros((length, 2))
+            features[:, 0] = generator.random(length)
+            features[marked, 1] = 1
+            sequence = torch.from_numpy(features).to(self.dtype)
+            self._cache[index] = sequence, sequence[marked[0], 0] + sequence[marked[1], 0]
         return self._cache[index]
 
     @cached_property
@@ -69,18 +77,6 @@ class AddingProblem:
         lengths = torch.tensor([len(sequence) for sequence in sequences])
         mask = torch.arange(int(lengths.max()))[:, None] == lengths - 1
         return Batch(pad_sequence(list(sequences)), mask * torch.stack(answers), lengths, mask)
-
-    def _make(self, index: int) -> tuple[Tensor, Tensor]:
-        generator = self._generator(index)
-        length = self._length(generator)
-        half = length // 2
-        first = int(generator.random() * half)
-        second = half + int(generator.random() * (length - half))
-        features = numpy.zeros((length, 2))
-        features[:, 0] = generator.random(length)
-        features[[first, second], 1] = 1
-        sequence = torch.from_numpy(features).to(self.dtype)
-        return sequence, sequence[first, 0] + sequence[second, 0]
 
     def _length(self, generator: numpy.random.Generator) -> int:
         """Return the length of a sequence, which is the first number drawn from its generator."""

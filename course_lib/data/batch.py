@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import pad_sequence
 
 
 def check_at_least(least: int, problem: str, **arguments: int) -> None:
@@ -41,23 +41,16 @@ def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Itera
         return
     copying, computing = torch.cuda.Stream(device), torch.cuda.current_stream(device)
     ahead = None
-    for tensor in tensors:
-        arrived = _hand_over(ahead, copying, computing)
-        with torch.cuda.stream(copying):
-            ahead = tensor.to(device, non_blocking=True)
+    for tensor in chain(tensors, [None]):
+        arrived = ahead
+        if arrived is not None:
+            computing.wait_stream(copying)  # work queued from now on waits for this copy
+            arrived.record_stream(computing)  # do not reuse its memory before this stream is done with it
+        if tensor is not None:
+            with torch.cuda.stream(copying):
+                ahead = tensor.to(device, non_blocking=True)
         if arrived is not None:
             yield arrived
-    final = _hand_over(ahead, copying, computing)
-    if final is not None:
-        yield final
-
-
-def _hand_over(tensor: Tensor | None, copying: torch.cuda.Stream, computing: torch.cuda.Stream) -> Tensor | None:
-    """Return the tensor, which is now safe to use: work queued on `computing` from now on waits for the copy."""
-    computing.wait_stream(copying)
-    if tensor is not None:
-        tensor.record_stream(computing)  # do not reuse its memory before this stream is done with it
-    return tensor
 
 
 @dataclass(frozen=True)
@@ -76,34 +69,24 @@ class Batch:
     def __post_init__(self) -> None:
         shape, lengths = tuple(self.inputs.shape), self.lengths
         if len(shape) not in (2, 3):
-            raise ValueError(
-                f"inputs have shape {shape}: give (steps, sequences) tokens or (steps, sequences, features)"
-            )
+            raise ValueError(f"inputs have shape {shape}: give (steps, sequences) or (steps, sequences, features)")
         if len(shape) == 2 and self.inputs.dtype != torch.int64:
-            raise ValueError(
-                f"inputs of shape (steps, sequences) hold {self.inputs.dtype}: give int64 tokens, or add a dimension "
-                "of features"
-            )
+            kind = f"inputs of shape (steps, sequences) hold {self.inputs.dtype}"
+            raise ValueError(f"{kind}: give int64 tokens, or add a dimension of features")
         if not self.steps:
             raise ValueError("inputs have no steps: a batch needs at least one, even when it has no sequences")
         for name, tensor in (("targets", self.targets), ("mask", self.mask)):
             if tensor.shape != self.inputs.shape[:2]:
-                raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}: give one value for each step and sequence of the inputs, "
-                    f"{shape[:2]}"
-                )
+                which = f"{name} has shape {tuple(tensor.shape)}"
+                raise ValueError(f"{which}: give one value for each step and sequence of the inputs, {shape[:2]}")
         if self.mask.dtype != torch.bool:
             raise ValueError(f"mask holds {self.mask.dtype}: give torch.bool, True where a step counts")
         if lengths.device.type != "cpu" or lengths.dtype != torch.int64:
             raise ValueError(f"lengths are {lengths.dtype} on {lengths.device}: give int64 on the CPU")
         if tuple(lengths.shape) != (self.sequences,):
-            raise ValueError(
-                f"lengths have shape {tuple(lengths.shape)}: give one for each of the {self.sequences} sequences"
-            )
+            raise ValueError(f"{len(lengths)} lengths: give one for each of the {self.sequences} sequences")
         if self.sequences and not 0 <= int(lengths.min()) <= int(lengths.max()) <= self.steps:
-            raise ValueError(
-                f"lengths {lengths.tolist()} do not fit: give each from 0 to {self.steps}, the number of steps"
-            )
+            raise ValueError(f"lengths {lengths.tolist()}: give each from 0 to {self.steps}, the number of steps")
 
     @property
     def steps(self) -> int:
@@ -197,15 +180,3 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
         if [tuple(values.shape) for values in tensors] != [(length,) for length in lengths]:
             raise ValueError(f"{name} do not match the sequences: give one per sequence, of shape (length,)")
     return Batch(pad_sequence(sequences), pad_sequence(targets), torch.tensor(lengths), pad_sequence(masks))
-
-
-def pack(batch: Batch) -> PackedSequence:
-    """Return the valid steps of the inputs, without the padding, in a form that `torch.nn.LSTM` accepts."""
-    if not batch.sequences or int(batch.lengths.min()) < 1:
-        raise ValueError("torch packs only sequences of at least one step: select rows with a step, or skip the batch")
-    return pack_padded_sequence(batch.inputs, batch.lengths, enforce_sorted=False)
-
-
-def unpack(packed: PackedSequence, steps: int) -> Tensor:
-    """Return (steps, sequences, ...): the packed data in its original order, with zeros for padding."""
-    return pad_packed_sequence(packed, total_length=steps)[0]

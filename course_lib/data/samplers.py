@@ -36,7 +36,6 @@ class Batches:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, which determines the order: different for each epoch, the same on every rank."""
-        check_at_least(0, "epochs count from 0", epoch=epoch)
         self.epoch = epoch
 
     def __len__(self) -> int:

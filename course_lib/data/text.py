@@ -85,8 +85,6 @@ class Corpus:
             topics = import_module("pydoc_data.topics").topics
         except ImportError as error:
             raise CorpusError("this Python has no pydoc_data: give your own text to Corpus.from_text") from error
-        if limit is not None:
-            check_at_least(1, "give the number of characters to read, or None for all", limit=limit)
         text = "\n\n".join(topics[name] for name in sorted(topics))
         # If we left in the lines under titles and in tables, a dash would be the most frequent word.
         return cls.from_text(RULED_LINE.sub("", text)[:limit], unit, most_common)
@@ -123,10 +121,8 @@ class Streams:
         check_at_least(1, "give at least 1", streams=streams, window=window)
         windows = (len(tokens) - 1) // (streams * window)
         if windows < 1:
-            raise CorpusError(
-                f"{len(tokens)} tokens do not fill one window of {window} steps in {streams} streams: give at least "
-                f"{streams * window + 1} tokens, fewer streams or a shorter window"
-            )
+            few = f"{len(tokens)} tokens do not fill one window of {window} steps in {streams} streams"
+            raise CorpusError(f"{few}: give at least {streams * window + 1}, fewer streams or a shorter window")
         used = streams * windows * window
         self.window = window
         # (streams, steps) views, because the tokens may be a memory-mapped file.
@@ -233,10 +229,8 @@ class ShardedText(IterableDataset):
     def __iter__(self) -> Iterator[Tensor]:
         reader, readers = self.reader(self.rank, self.ranks)
         if readers > len(self.files):
-            raise ValueError(
-                f"{len(self.files)} files for {readers} readers (ranks x workers): write more files, or use "
-                "fewer workers"
-            )
+            few = f"{len(self.files)} files for {readers} readers (ranks x workers)"
+            raise ValueError(f"{few}: write more files, or use fewer workers")
         for file in self.files[reader::readers]:
             content = file.read_bytes()
             with self._bytes_read.get_lock():

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from course_lib.data import Batch
 
-
 EMBEDDING, LSTM, PROJECTION = "embedding", "lstm", "projection"
 
 # What the backward pass of an LSTM cell needs, in numbers per hidden unit: the four gates, c, tanh(c) and h.
@@ -52,9 +51,7 @@ class BlockSize:
 class NumberedBlocks(Protocol):
     """A `SequenceModel`, or a `ModelSize` that replaces one."""
 
-    def numbered(self) -> list[tuple[int, Any]]:
-        """Return (place, block) pairs, in order."""
-        ...
+    def numbered(self) -> list[tuple[int, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,8 @@ class ModelSize:
 
 def lstm_size(vocabulary: int, hidden: int, layers: int) -> ModelSize:
     """Return the size of `lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)`."""
-    ends_of_model = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
-    return ModelSize((ends_of_model[0], *[BlockSize(LSTM, hidden, hidden)] * layers, ends_of_model[1]))
+    way_in, way_out = BlockSize(EMBEDDING, vocabulary, hidden), BlockSize(PROJECTION, hidden, vocabulary)
+    return ModelSize((way_in, *[BlockSize(LSTM, hidden, hidden)] * layers, way_out))
 
 
 def size_of(block: Any) -> BlockSize:
@@ -117,12 +114,9 @@ class BatchSize:
 
 
 def predict_memory(model: NumberedBlocks, batch: Batch | BatchSize, *, optimizer_numbers: int = 2) -> Memory:
-    """Return the memory that a training step needs, without running anything.
+    """Return the memory that a training step needs, without running anything: the sum over its blocks.
 
     `optimizer_numbers` is per parameter: 2 for Adam, 1 for momentum, 0 for plain SGD.
-
-    Activations are 7 numbers per hidden unit, step and sequence in every LSTM layer, and the inputs of the output
-    projection.
     """
     blocks = [predict_block_memory(*numbered, batch, optimizer_numbers) for numbered in model.numbered()]
     return Memory(*(sum(parts) for parts in zip(*map(astuple, blocks), strict=True)))
@@ -177,22 +171,20 @@ def predict_with(model: NumberedBlocks, batch: Batch | BatchSize, savings: Savin
     whole, while that block runs.
     """
     savings = savings or Savings()
-    of_weight, of_activation = PRECISIONS[savings.precision]
-    numbers = OPTIMIZERS[savings.optimizer]
-    sizes = ModelSize(tuple(size_of(block) for _, block in model.numbered()))
-    blocks = {place: predict_block_memory(place, block, batch, numbers) for place, block in model.numbered()}
-    size = sizes.blocks[0].number_bytes
-    activations = sum(block.activations for block in blocks.values())
+    (of_weight, of_activation), numbers = PRECISIONS[savings.precision], OPTIMIZERS[savings.optimizer]
+    blocks = [(size_of(block), predict_block_memory(place, block, batch)) for place, block in model.numbered()]
+    size = blocks[0][0].number_bytes
+    activations = sum(memory.activations for _, memory in blocks)
     if savings.recompute:  # the inputs of all LSTM layers, one layer's activations as a whole, and the other blocks'
-        layers = [block for block in sizes.blocks if block.kind == LSTM]
+        layers = [block for block, _ in blocks if block.kind == LSTM]
         numbers_kept = sum(block.width for block in layers) + max((block.saved for block in layers), default=0)
-        others = (blocks[place].activations for place, block in sizes.numbered() if block.kind != LSTM)
+        others = (memory.activations for block, memory in blocks if block.kind != LSTM)
         activations = numbers_kept * batch.steps * batch.sequences * size + sum(others)
-    parameters = sum(block.parameters for block in blocks.values()) * of_weight // size
+    parameters = sum(memory.parameters for _, memory in blocks) * of_weight // size
     needs = {"parameters": parameters, "gradients": parameters, "optimizer": numbers * parameters}
     shares = {name: -(-needs[name] // savings.ranks) for name in SHARDED[savings.sharded]}
     if "parameters" in shares and savings.ranks > 1:
-        shares["parameters"] += max(block.parameters for block in blocks.values()) * of_weight // size
-    copied = sum(blocks[place].parameters for place, block in model.numbered() if size_of(block).kind != EMBEDDING)
+        shares["parameters"] += max(memory.parameters for _, memory in blocks) * of_weight // size
+    copied = sum(memory.parameters for block, memory in blocks if block.kind != EMBEDDING)
     copies = copied * of_activation // size if of_activation < of_weight else 0
     return Memory(**{**needs, **shares}, activations=activations * of_activation // size + copies)

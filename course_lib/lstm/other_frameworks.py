@@ -36,7 +36,16 @@ def get_ready(replicas: int = 2, devices: int = 4) -> None:
         raise ImportError(f"not installed here: {names}. Run %pip install 'course-lib[frameworks]', then restart")
     for name in ("tensorflow", "jax"):
         import_quietly(name)
-    _tensorflow_with(replicas)
+    import tensorflow
+
+    processor = tensorflow.config.list_physical_devices("CPU")[0]
+    if tensorflow.config.get_logical_device_configuration(processor) is None:
+        device = tensorflow.config.LogicalDeviceConfiguration()
+        tensorflow.config.set_logical_device_configuration(processor, [device] * replicas)
+        tensorflow.config.threading.set_intra_op_parallelism_threads(machine.threads_per_rank(replicas))
+        tensorflow.config.threading.set_inter_op_parallelism_threads(replicas)
+    tensorflow.get_logger().setLevel("ERROR")
+    tensorflow.keras.utils.set_random_seed(0)
     prepare_jax(devices)
 
 
@@ -101,20 +110,6 @@ def only_this_machine() -> None:
                 sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     context.ensure_initialized = begin_and_filter
-
-
-def _tensorflow_with(replicas: int) -> None:
-    import tensorflow
-
-    processor = tensorflow.config.list_physical_devices("CPU")[0]
-    if tensorflow.config.get_logical_device_configuration(processor) is None:
-        device = tensorflow.config.LogicalDeviceConfiguration()
-        tensorflow.config.set_logical_device_configuration(processor, [device] * replicas)
-        threads = machine.threads_per_rank(replicas)
-        tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
-        tensorflow.config.threading.set_inter_op_parallelism_threads(replicas)
-    tensorflow.get_logger().setLevel("ERROR")
-    tensorflow.keras.utils.set_random_seed(0)
 
 
 def prepare_jax(devices: int) -> None:

@@ -1,7 +1,7 @@
 """Plan a training run before it runs: pipeline schedules, placements, memory, and the cost of communication."""
 
 from course_lib.planning.actions import Action, Held, IllegalSchedule, Layout
-from course_lib.planning.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
+from course_lib.planning.block_times import BlockSeconds, BlockTimes, Work, h200_block_times, read_block_times
 from course_lib.planning.network import Line, Link, Network, fit_line, measure_link, paced_network
 from course_lib.planning.placement import (
     BlockCost,
@@ -12,7 +12,7 @@ from course_lib.planning.placement import (
     round_robin,
     step_cost,
 )
-from course_lib.planning.plan import Pieces, Plan, Work
+from course_lib.planning.plan import Pieces, Plan, sent_by
 from course_lib.planning.planner import Explanation, best_of_each_way, explain, plans
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import (
@@ -41,6 +41,6 @@ __all__ = [
     "equal_count", "explain", "find_schedule", "fit_line", "from_torch", "gpipe", "h200_block_times",
     "interleaved_one_f_one_b", "looped_bfs", "lower_bound", "make_schedule", "makespan", "measure_link", "measured",
     "naive", "one_f_one_b", "paced_network", "plans", "predict_sharding", "read_block_times",
-    "round_robin", "sensitivity", "simulate", "step_cost", "wavefront", "with_recomputation", "zero_bubble_h1",
-    "zero_bubble_v",
+    "round_robin", "sensitivity", "sent_by", "simulate", "step_cost", "wavefront", "with_recomputation",
+    "zero_bubble_h1", "zero_bubble_v",
 ]  # fmt: skip

@@ -86,8 +86,7 @@ def simulate_run(fleet: Fleet, interval: float, days: float = 54, seed: int = 0)
 
     while played.seconds < end:
         is_slow = played.seconds >= slow_from
-        pace = 1 + fleet.slower if is_slow else 1.0
-        changes_at = slow_from + fleet.noticed if is_slow else slow_from
+        pace, changes_at = (1 + fleet.slower, slow_from + fleet.noticed) if is_slow else (1.0, slow_from)
         started_at, work = played.seconds, min(interval - unsaved, max((changes_at - played.seconds) / pace, 0.0))
         has_failed = not pass_time(work * pace)
         trained = (played.seconds - started_at) / pace

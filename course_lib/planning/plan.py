@@ -1,113 +1,34 @@
-"""The work of one update, and a plan for it: a mesh, its rank order, a schedule, and the resulting time and memory."""
+"""What a plan is, and what it costs: the time of an update under it, and the memory that it needs.
+
+One rule decides how much communication computation hides. A device computes one thing at a time; in parallel, its
+network sends one message at a time, once its data is ready. Computation waits only for what it needs.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, starmap
+from typing import Any
 
-from course_lib.lstm.memory import EMBEDDING, LSTM, OPTIMIZERS, predict_block_memory, size_of
-from course_lib.planning.block_times import BlockSeconds, BlockTimes
-from course_lib.planning.placement import Placement
+from course_lib.lstm.memory import EMBEDDING, LSTM
+from course_lib.planning.block_times import HALF, BlockSeconds, Work
+from course_lib.planning.network import Network
+from course_lib.planning.placement import BlockCost, CannotPlace, Placement, balanced, smallest
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import make_schedule
 from course_lib.planning.simulation import ActionCosts, Stopwatch
 from course_lib.words import counted
 
-if TYPE_CHECKING:
-    from course_lib.data import Batch
-    from course_lib.lstm.memory import BatchSize, BlockSize, Memory, ModelSize
-    from course_lib.lstm.model import SequenceModel
-
-HALF = "bfloat16"  # under autocast: activations, messages and gathered weights take two bytes, gradients four
 ZERO_1, FSDP = "ZeRO-1", "FSDP"
 
-
-@dataclass(frozen=True)
-class Work:
-    """One update of a model on a batch of `sequences` and `steps`, on devices with known block times."""
-
-    blocks: tuple[BlockSize, ...]
-    times: BlockTimes
-    sequences: int
-    steps: int
-    precision: str
-    optimizer: str
-    memory: tuple[Memory, ...]  # per block, for the whole batch
-    edges: tuple[int, ...]  # per block: bytes of its outputs as a message, for the whole batch
-    speed: float = 1.0  # of the devices, relative to the measured ones
-    _seconds: dict[tuple[BlockSize, int, int], BlockSeconds] = field(default_factory=dict, repr=False, compare=False)
-
-    @classmethod
-    def of(
-        cls,
-        model: SequenceModel | ModelSize,
-        batch: Batch | BatchSize,
-        times: BlockTimes,
-        *,
-        precision: str = "float32",
-        optimizer: str = "Adam",
-    ) -> Work:
-        """Return the work of training `model` on `batch`. Only the model's size matters: it is never run."""
-        if optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer={optimizer!r}: choose {', '.join(OPTIMIZERS)}")
-        times.in_precision(precision)
-        blocks = tuple(size_of(block) for _, block in model.numbered())
-        numbers, places = OPTIMIZERS[optimizer], [place for place, _ in model.numbered()]
-        memory = [predict_block_memory(*pair, batch, numbers) for pair in zip(places, blocks, strict=True)]
-        if precision == HALF:  # autocast saves activations in bfloat16; the weights stay in float32
-            memory = [replace(block, activations=block.activations // 2) for block in memory]
-        cells = batch.steps * batch.sequences * (2 if precision == HALF else blocks[0].number_bytes)
-        edges = tuple(cells * size.width for size in blocks)
-        return cls(blocks, times, batch.sequences, batch.steps, precision, optimizer, tuple(memory), edges)
-
-    def seconds(self, place: int, pieces: int, chunks: int = 1) -> BlockSeconds:
-        """Return the block's time for one piece, if the sequences are cut into `pieces` and the steps into `chunks`."""
-        key = self.blocks[place], math.ceil(self.sequences / pieces), math.ceil(self.steps / chunks)
-        if key not in self._seconds:
-            self._seconds[key] = self.times.of(*key, self.precision)
-        return self._seconds[key] if self.speed == 1 else self._seconds[key] * (1 / self.speed)
-
-    def block_seconds(self, replicas: int, pieces: Pieces) -> list[BlockSeconds]:
-        """Return each block's times for one of these pieces, if `replicas` replicas divide the sequences."""
-        cut = replicas * pieces.micro_batches
-        return [self.seconds(place, cut, pieces.chunks) for place in range(len(self.blocks))]
-
-    def update_seconds(self, places: Iterable[int], shards: int = 1) -> float:
-        """Return how long the optimizer takes for these blocks, or for one shard of each."""
-        count = sum(self.memory[place].parameters for place in places) / shards / self.blocks[0].number_bytes
-        return self.times.update_seconds(count, self.optimizer, self.precision) / self.speed
-
-    def scaled(self, *, speed: float = 1.0, sequences: float = 1.0) -> Work:
-        """Return the same work on faster or slower devices, or with more or fewer sequences."""
-        count = max(1, round(self.sequences * sequences))
-        share = count / self.sequences
-        memory = tuple(replace(block, activations=round(block.activations * share)) for block in self.memory)
-        edges = tuple(round(size * share) for size in self.edges)
-        return replace(self, sequences=count, memory=memory, edges=edges, speed=self.speed * speed)
-
-    def states(self, places: Iterable[int], shards: int = 1) -> float:
-        """Return the bytes of these blocks' parameters and gradients, and of one shard of their optimizer state."""
-        blocks = [self.memory[place] for place in places]
-        whole = sum(block.parameters + block.gradients for block in blocks)
-        return whole + sum(block.optimizer for block in blocks) / shards
-
-    def gathered(self, place: int) -> float:
-        """Return the bytes that FSDP gathers for a block: in half precision, weights are sent and used in two bytes."""
-        return self.memory[place].parameters / (self.blocks[0].number_bytes / 2 if self.precision == HALF else 1)
-
-    @cached_property
-    def tensors(self) -> list[int]:
-        """The number of weights of each block: an LSTM layer has two matrices and two biases."""
-        return [{LSTM: 4, EMBEDDING: 1}.get(size.kind, 2) for size in self.blocks]
-
-    def activations(self, places: Iterable[int]) -> int:
-        """Return the bytes that these blocks' forward passes save, for the whole batch."""
-        return sum(self.memory[place].activations for place in places)
+# Where the time of an update goes. `Plan.parts` leaves out the parts that take no time.
+PARTS = (
+    "computing", "recomputing", "starting actions", "bubble", "messages",
+    "gathering and summing", "summing gradients", "updating weights",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,7 +44,7 @@ class Pieces:
     @property
     def prepared(self) -> Prepared:
         """The schedule, prepared to be timed repeatedly."""
-        return prepared(self)
+        return _prepared(self)
 
     def __str__(self) -> str:
         cut = counted(self.micro_batches, "micro-batch", "micro-batches")
@@ -144,18 +65,14 @@ class Prepared:
             for stage, row in enumerate(self.schedule.stages):
                 held = accumulate((action.kind == "F") - (action.kind == "B") for action in row)
                 self.inputs_held[stage] = max(held) / self.schedule.pieces
-
-    @cached_property
-    def finals(self) -> list[list[tuple[int, int]]]:
-        """Per stage, the step that makes each part's gradients final, in order: (position, number of the step)."""
+        # Per stage, the step that makes each part's gradients final, in order: (position, number of the step).
         last: dict[int, int] = {}
         for number, (stage, action) in enumerate(self.stopwatch.order):
             if action.kind in "BW":
                 last[self.schedule.stage_map.position(stage, action.virtual)] = number
-        finals: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
+        self.finals: list[list[tuple[int, int]]] = [[] for _ in self.schedule.stages]
         for position, number in sorted(last.items(), key=lambda item: item[1]):
-            finals[self.stopwatch.order[number][0]].append((position, number))
-        return finals
+            self.finals[self.stopwatch.order[number][0]].append((position, number))
 
     def busy(self, costs: ActionCosts, kinds: str = "FBWR") -> list[float]:
         """Return how long each stage spends on actions of these kinds."""
@@ -166,14 +83,15 @@ class Prepared:
                 spent[stage] += often[cost] * costs.of(action, stage, self.schedule)
         return spent
 
+    def blocks_of_stages(self, placement: Placement) -> list[list[int]]:
+        """Return the blocks of each stage, over all its virtual stages."""
+        by_stage: list[list[int]] = [[] for _ in self.schedule.stages]
+        for position in range(placement.stages):
+            by_stage[self.schedule.stage_map.stage_at(position)[0]] += placement.blocks_of(position)
+        return by_stage
 
-prepared = lru_cache(maxsize=512)(Prepared)  # comparing networks needs the same schedules again and again
 
-# Where the time of an update goes. `Plan.parts` leaves out the parts that take no time.
-PARTS = (
-    "computing", "recomputing", "starting actions", "bubble", "messages",
-    "gathering and summing", "summing gradients", "updating weights",
-)  # fmt: skip
+_prepared = lru_cache(maxsize=512)(Prepared)  # comparing networks needs the same schedules again and again
 
 
 @dataclass(frozen=True)
@@ -181,7 +99,7 @@ class Plan:
     """A mesh of replicas x shards x stages, and the predicted time of a step on the slowest rank.
 
     `costs` are the costs of one action, without the `overhead` of starting it. All-reduces and gathers, over replicas
-    or shards, count only if computation does not hide them (`timing.py`).
+    or shards, count only if computation does not hide them.
     """
 
     replicas: int
@@ -228,9 +146,14 @@ class Plan:
         return f"{self.mesh} {ZERO_1} over {self.shards}" if self.sharding == ZERO_1 else self.mesh
 
     @property
-    def way(self) -> tuple[Any, ...]:
-        """The mesh and its rank order. Plans with the same way differ only in their schedule and number of pieces."""
-        return self.replicas, self.stages, self.shards, self.inside, self.sharding
+    def neighbors(self) -> str:
+        """Which ranks are neighbors, `stages inside` or `replicas inside`; empty if the mesh has only one order."""
+        return f"{self.inside} inside" if min(self.ranks // self.stages, self.stages) > 1 else ""
+
+    @property
+    def name_and_order(self) -> str:
+        """The name, and which ranks are neighbors: `8 x 2 (replicas inside)`."""
+        return f"{self.name} ({self.neighbors})" if self.neighbors else self.name
 
     @cached_property
     def parts(self) -> dict[str, float]:
@@ -267,16 +190,125 @@ class Plan:
         options |= {"chunks": self.pieces.chunks, "recompute": self.pieces.recompute, "placement": self.placement}
         return "hybrid", options
 
-    @property
-    def neighbors(self) -> str:
-        """Which ranks are neighbors, `stages inside` or `replicas inside`; empty if the mesh has only one order."""
-        return f"{self.inside} inside" if min(self.ranks // self.stages, self.stages) > 1 else ""
-
-    @property
-    def name_and_order(self) -> str:
-        """The name, and which ranks are neighbors: `8 x 2 (replicas inside)`."""
-        return f"{self.name} ({self.neighbors})" if self.neighbors else self.name
-
     def __str__(self) -> str:
         size = f"{self.bytes / 2**30:,.1f} GiB" if self.bytes >= 2**30 else f"{self.bytes / 2**20:,.1f} MiB"
         return f"{self.name_and_order}, {self.pieces}: {self.seconds * 1000:.1f} ms, {size} per rank"
+
+
+def sent_by(messages: Iterable[tuple[float, float]]) -> float:
+    """Return when the last of these messages, (ready, seconds) in sending order, is done; 0 if there are none."""
+    free = 0.0
+    for ready, seconds in messages:
+        free = max(free, ready) + seconds
+    return free
+
+
+def placed(work: Work, pipelines: int, pieces: Pieces, memory: int | None, shards: int) -> Placement:
+    """Return the fastest placement that fits into `memory`, or the smallest; with virtual stages, the fastest."""
+    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces.prepared.schedule)
+    positions, is_virtual = prepared.schedule.stage_map.positions, prepared.schedule.virtual > 1
+
+    def size(stage: int, places: Sequence[int]) -> float:
+        return stage_bytes(work, pipelines, prepared, stage, places, shards)
+
+    costs = [BlockCost(time.forward + time.backward, round(size(0, [place]))) for place, time in enumerate(blocks)]
+    fastest = balanced(costs, positions)
+    if memory is None or is_virtual or max(starmap(size, enumerate(prepared.blocks_of_stages(fastest)))) <= memory:
+        return fastest
+    try:
+        return balanced(costs, positions, memory, size)
+    except CannotPlace:
+        return smallest(len(blocks), positions, size)
+
+
+def stage_bytes(
+    work: Work, pipelines: int, prepared: Prepared, stage: int, places: Sequence[int], shards: int = 1
+) -> float:
+    """Return the bytes these blocks need on this stage: their states, and the activations that the schedule holds."""
+    copies = sum(map(work.gathered, places)) if work.precision == HALF else 0  # autocast keeps a copy of each weight
+    activations = prepared.held[stage] * sum(work.memory[place].activations for place in places)
+    if min(places) > 0:  # the batch itself is not counted on any stage
+        activations += prepared.inputs_held[stage] * work.edges[min(places) - 1]
+    return work.states(places, shards) + copies + activations / pipelines
+
+
+def costs_of(placement: Placement, blocks: Sequence[BlockSeconds], link: float) -> ActionCosts:
+    """Return the costs of one action at each position, summed over its blocks."""
+    positions = [placement.blocks_of(position) for position in range(placement.stages)]
+    parts = [sum((blocks[place] for place in rest), blocks[head]).parts for head, *rest in positions]
+    forward, backward, inputs, weights = zip(*parts, strict=True)
+    return ActionCosts(forward, backward, link if placement.stages > 1 else 0.0, inputs, weights)
+
+
+def pipelined(
+    work: Work,
+    pipelines: int,
+    pieces: Pieces,
+    network: Network,
+    inside: str,
+    overhead: float,
+    shards: int = 1,
+    memory: int | None = None,
+) -> Plan:
+    """Return the plan for pipelines side by side, with the fastest placement that fits. One stage: data parallelism.
+
+    With `shards`, groups of `shards` pipelines divide the optimizer state, as in ZeRO-1: a reduce-scatter replaces the
+    all-reduce, and each weight is gathered once, at the start, while the first pieces pass through the pipeline.
+    """
+    prepared, blocks = pieces.prepared, work.block_seconds(pipelines, pieces.prepared.schedule)
+    placement = placed(work, pipelines, pieces, memory, shards)
+    replicas, per_node = pipelines // shards, network.replicas_per_node(pipelines, pieces.stages, inside)
+    near = min(shards, per_node)
+    last_places = [placement.blocks_of(position)[-1] for position in range(placement.stages - 1)]
+    widest = max((work.edges[place] for place in last_places), default=0)
+    message = widest / (pipelines * pieces.micro_batches * pieces.chunks)
+    costs = costs_of(placement, blocks, network.between_stages(pipelines, pieces.stages, inside).seconds(message))
+    times = prepared.stopwatch.times(costs.with_overhead(overhead))
+
+    gathering = partial(network.gather_seconds, ranks=shards, per_node=near)
+    summing = gathering if shards > 1 else partial(network.all_reduce_seconds, ranks=replicas, per_node=per_node)
+
+    def across(size: float) -> float:
+        return network.all_reduce_seconds(size / shards, replicas, max(1, per_node // near)) if shards > 1 else 0.0
+
+    def of_block(seconds: Callable[[float], float], place: int) -> float:
+        # Every tensor of a block is a separate message; we count all the bytes in one of them.
+        tensors = {LSTM: 4, EMBEDDING: 1}.get(work.blocks[place].kind, 2)  # an LSTM: two matrices and two biases
+        return seconds(work.memory[place].gradients) + (tensors - 1) * seconds(0.0)
+
+    late, summed, updated, by_stage = 0.0, [], [], prepared.blocks_of_stages(placement)
+    for stage, places in enumerate(by_stage):
+        steps = [time for (owner, _), time in zip(prepared.stopwatch.order, times, strict=True) if owner == stage]
+        begins, gathered = min(start for start, _ in steps), 0.0
+        for place in sorted(places):  # weights are gathered in order, and a stage waits for those that it needs
+            gathered += of_block(gathering, place)
+            late = max(late, gathered - begins)
+            begins += blocks[place].forward
+        messages = []
+        for position, number in prepared.finals[stage]:  # a block's gradients are sent once they are final
+            ready, end = times[number]
+            backward_order = placement.blocks_of(position)[::-1]
+            lasts, total = end - ready, sum(blocks[place].backward for place in backward_order) or 1.0
+            for place in backward_order:  # within the last backward pass, in proportion to the blocks' times
+                ready += lasts * blocks[place].backward / total
+                messages.append((ready, of_block(summing, place)))
+        end = max(max(end for _, end in steps), sent_by(messages)) + sum(of_block(across, place) for place in places)
+        summed.append(end)
+        updated.append(end + work.update_seconds(places, shards))
+    makespan = max(end for _, end in times)
+    sizes = [stage_bytes(work, pipelines, prepared, stage, places, shards) for stage, places in enumerate(by_stage)]
+    return Plan(
+        replicas=replicas,
+        pieces=pieces,
+        placement=placement,
+        costs=costs,
+        overhead=overhead,
+        pipeline_seconds=makespan,
+        exposed_seconds=late + max(*summed, makespan) - makespan,
+        update_seconds=max(updated) - max(summed),
+        bytes=round(max(sizes)),
+        inside=inside,
+        shards=shards,
+        sharding=ZERO_1 if shards > 1 else "",
+        gather_seconds=late,
+    )

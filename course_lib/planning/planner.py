@@ -1,24 +1,25 @@
 """Choose a parallelism plan: predict the time and memory of an update for every way to cut the model and the batch.
 
 The inputs are measured or counted: block times, which depend on the size of a piece, the sizes of gradients and
-messages, and two numbers for each link. `timing.py` has the rules; `explain` shows why one plan is faster than another.
+messages, and two numbers for each link. `plan.py` has the rules; `explain` shows why one plan is faster than another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from tqdm import tqdm
 
+from course_lib.planning.block_times import Work
 from course_lib.planning.network import Network
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.plan import PARTS, Pieces, Plan, Work
-from course_lib.planning.timing import pipelined, placed, sharded
+from course_lib.planning.plan import PARTS, Pieces, Plan, pipelined
+from course_lib.planning.schedules import VIRTUAL
+from course_lib.planning.sharding import sharded
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately
-VIRTUAL = {"interleaved": 2, "zb-v": 2}  # how many parts of the model each stage has
 CHUNKED = ("wavefront", "interleaved")  # schedules in which chunks of time replace micro-batches
 
 
@@ -46,34 +47,28 @@ def plans(
     starting an action, in seconds, regardless of its size.
     """
     divisors = [divisor for divisor in range(1, ranks + 1) if ranks % divisor == 0]
-
-    def candidates() -> Iterator[tuple[int, Pieces]]:
-        for stages, count, recomputes in product(divisors, micro_batches, recompute):
-            if (ranks // stages) * count > work.sequences or stages > len(work.blocks):
+    ways: list[tuple[int, Pieces]] = []  # (pipelines, pieces)
+    for stages, count, recomputes in product(divisors, micro_batches, recompute):
+        if (ranks // stages) * count > work.sequences:
+            continue
+        for name in schedules if stages > 1 else ("1f1b",):  # a single stage needs no schedule
+            if stages * VIRTUAL.get(name, 1) > len(work.blocks) or (recomputes and name in SPLIT):
                 continue
-            for name in schedules if stages > 1 else ("1f1b",):  # a single stage needs no schedule
-                if stages * VIRTUAL.get(name, 1) > len(work.blocks) or (recomputes and name in SPLIT):
-                    continue
-                cuts = {cut for cut in chunks if name in CHUNKED and cut <= work.steps}
-                cuts |= set() if name == "wavefront" else {1}  # a wavefront of one chunk is 1F1B
-                yield from ((ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts))
-
-    candidate_plans = []
-    for replicas, pieces in tqdm(list(candidates()), desc="plans", delay=3, leave=False, disable=None):
-        for inside in network.orders(replicas, pieces.stages):
-            near = network.replicas_per_node(replicas, pieces.stages, inside)
-            for shards in sorted({1, near, replicas}) if zero and sharding else [1]:
-                placement = placed(work, replicas, pieces, memory, shards)
-                candidate_plans.append(pipelined(work, replicas, pieces, placement, network, inside, overhead, shards))
-    if sharding:
-        candidate_plans += [
-            sharded(work, ranks // shards, shards, pieces, network, overhead, gather_ahead)
-            for shards, pieces in product(divisors[1:], micro_batches)
-            if ranks * pieces <= work.sequences
-        ]
-    fitting = [plan for plan in candidate_plans if memory is None or plan.bytes <= memory]
+            cuts = {cut for cut in chunks if name in CHUNKED and cut <= work.steps}
+            cuts |= set() if name == "wavefront" else {1}  # a wavefront of one chunk is 1F1B
+            ways += [(ranks // stages, Pieces(name, stages, count, cut, recomputes)) for cut in sorted(cuts)]
+    made = []
+    for pipelines, pieces in tqdm(ways, desc="plans", delay=3, leave=False, disable=None):
+        for inside in network.orders(pipelines, pieces.stages):
+            near = network.replicas_per_node(pipelines, pieces.stages, inside)
+            for shards in sorted({1, near, pipelines}) if zero and sharding else [1]:
+                made.append(pipelined(work, pipelines, pieces, network, inside, overhead, shards, memory))
+    for shards, count in product(divisors[1:] if sharding else [], micro_batches):
+        if ranks * count <= work.sequences:
+            made.append(sharded(work, ranks // shards, shards, count, network, overhead, gather_ahead))
+    fitting = [plan for plan in made if memory is None or plan.bytes <= memory]
     if not fitting:
-        least = min((plan.bytes for plan in candidate_plans), default=0)
+        least = min((plan.bytes for plan in made), default=0)
         raise CannotPlace(
             f"no plan for {ranks} ranks fits into {memory or 0:,} bytes on each: the smallest needs {least:,} bytes"
         )
@@ -84,7 +79,7 @@ def best_of_each_way(all_plans: Sequence[Plan]) -> list[Plan]:
     """Return the first plan for each mesh and rank order; `all_plans` is sorted, fastest first."""
     best: dict[object, Plan] = {}
     for plan in all_plans:
-        best.setdefault(plan.way, plan)
+        best.setdefault((plan.name, plan.inside), plan)
     return list(best.values())
 
 
@@ -96,19 +91,15 @@ class Explanation:
     runner_up: Plan
 
     @property
-    def differences(self) -> dict[str, float]:
-        """How many more seconds the runner-up spends on each part, largest difference first; negative if fewer."""
-        winner, runner_up = self.winner.parts, self.runner_up.parts
-        seconds = {part: runner_up.get(part, 0.0) - winner.get(part, 0.0) for part in PARTS}
-        return dict(sorted(seconds.items(), key=lambda item: -abs(item[1])))
-
-    @property
     def reason(self) -> str:
         """Why the winner is faster, in a sentence or two."""
+        winner, runner_up = self.winner.parts, self.runner_up.parts
         ahead = self.runner_up.seconds - self.winner.seconds
-        large = {part: seconds for part, seconds in self.differences.items() if abs(seconds) > 0.01 * abs(ahead)}
+        differences = {part: runner_up.get(part, 0.0) - winner.get(part, 0.0) for part in PARTS}
+        large = [part for part in PARTS if abs(differences[part]) > 0.01 * abs(ahead)]
+        large.sort(key=lambda part: -abs(differences[part]))
         saved, paid = (
-            [f"{abs(seconds) * 1000:.1f} ms of {part}" for part, seconds in large.items() if seconds * sign > 0]
+            [f"{abs(differences[part]) * 1000:.1f} ms of {part}" for part in large if differences[part] * sign > 0]
             for sign in (1, -1)
         )
         saving, paying = ("mostly " * (len(parts) > 2) + " and ".join(parts[:2]) for parts in (saved, paid))

@@ -194,6 +194,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "zb-h1": zero_bubble_h1,
     "zb-v": zero_bubble_v,
 }
+VIRTUAL = {"interleaved": 2, "looped-bfs": 2, "zb-v": 2}  # how many parts of the model each stage usually has, if not 1
 ANY_VIRTUAL = ("interleaved", "looped-bfs")  # take any number of virtual stages
 
 
@@ -203,7 +204,7 @@ def make_schedule(
     """Return the schedule with this name and size. `virtual` defaults to the schedule's usual number: 1 or 2."""
     if name not in SCHEDULES:
         raise ValueError(f"schedule={name!r}: choose {', '.join(SCHEDULES)}, or give a Schedule")
-    usual = 2 if name in (*ANY_VIRTUAL, "zb-v") else 1
+    usual = VIRTUAL.get(name, 1)
     if name in ANY_VIRTUAL:
         schedule = SCHEDULES[name](stages, micro_batches, chunks, usual if virtual is None else virtual)
     elif virtual in (None, usual):

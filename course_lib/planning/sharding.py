@@ -1,4 +1,4 @@
-"""How many bytes a rank holds under ZeRO 1, 2 and 3 and under hybrid sharding, by formula.
+"""What sharding costs, by formula: the bytes a rank holds under ZeRO 1, 2 and 3, and the time of a sharded update.
 
     ddp      every rank has all parameters, all gradients and the whole optimizer state
     zero-1   the optimizer state is divided among the ranks, in whole tensors (torch's ZeroRedundancyOptimizer)
@@ -13,10 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+from course_lib.planning.block_times import BlockSeconds, Work
+from course_lib.planning.network import Network
+from course_lib.planning.placement import Placement
+from course_lib.planning.plan import FSDP, Pieces, Plan, costs_of
 
-from course_lib.lstm.model import SequenceModel
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from course_lib.lstm.model import SequenceModel
 
 WAYS = ("ddp", "zero-1", "zero-2", "zero-3")
 
@@ -51,15 +58,18 @@ def predict_sharding(
         raise ValueError(f"way={way!r}: choose {', '.join(WAYS)}")
     if ranks < 1 or replicas < 1 or ranks % replicas:
         raise ValueError(f"replicas={replicas} on {ranks} ranks: give a number of replicas that divides the ranks")
-    total = sum(weight.nbytes for weight in model.parameters())
+    sizes, shards = [weight.nbytes for weight in model.parameters()], ranks // replicas
     if way in ("ddp", "zero-1"):
-        shared = largest_share([weight.nbytes for weight in model.parameters()], ranks)
-        return ShardedMemory(total, total, optimizer_numbers * (shared if way == "zero-1" else total))
-    shards = ranks // replicas
-    shard = sum(_rows_bytes(parameter, shards) for parameter in model.parameters())
+        optimizer = optimizer_numbers * (largest_share(sizes, ranks) if way == "zero-1" else sum(sizes))
+        return ShardedMemory(sum(sizes), sum(sizes), optimizer)
+
+    def first_rows(weight: Tensor) -> int:  # the bytes of the first rank's rows; no rank has more
+        return weight.nbytes // len(weight) * -(-len(weight) // shards)
+
+    shard = sum(map(first_rows, model.parameters()))
     if shards == 1:
         return ShardedMemory(shard, shard, optimizer_numbers * shard)
-    blocks = [sum(_rows_bytes(weight, shards) for weight in block.parameters()) for _, block in model.numbered()]
+    blocks = [sum(map(first_rows, block.parameters())) for _, block in model.numbered()]
     # While a block computes backward, it, the next one (with ZeRO-2, all that remain) and its gradient are whole, and
     # the gradients computed before are shards.
     passing = []
@@ -82,6 +92,72 @@ def largest_share(sizes: Sequence[int], ranks: int) -> int:
     return max(shares)
 
 
-def _rows_bytes(parameter: Tensor, shards: int) -> int:
-    """Return the bytes of the first rank's rows; no rank has more."""
-    return parameter.nbytes // len(parameter) * -(-len(parameter) // shards)
+def fully_sharded_seconds(
+    blocks: Sequence[BlockSeconds],
+    gather: Sequence[float],
+    scatter: Sequence[float],
+    micro_batches: int,
+    ahead: bool = True,
+) -> float:
+    """Return how long a device takes that gathers its weights block by block, and reduce-scatters their gradients.
+
+    All are seconds per block, for one micro-batch. A block is gathered while the previous one computes or, without
+    `ahead`, afterwards, as when ranks share cores. Only the last micro-batch sends gradients.
+    """
+    last, computed, sent = len(blocks) - 1, 0.0, 0.0  # when the device, and its network, have done all so far
+    for number in range(micro_batches):
+        gathered_at = sent = max(sent, computed) + gather[0]
+        for place, block in enumerate(blocks):
+            start = max(computed, gathered_at)
+            computed = start + block.forward
+            if place < last:
+                gathered_at = sent = max(sent, start if ahead else computed) + gather[place + 1]
+        gathered_at = 0.0  # the last block is still whole: if dropped, it would be gathered again immediately
+        for place in range(last, -1, -1):
+            start = max(computed, gathered_at)
+            computed = start + blocks[place].backward
+            if place > 0:
+                gathered_at = sent = max(sent, start if ahead else computed) + gather[place - 1]
+            if number == micro_batches - 1:
+                sent = max(sent, computed) + scatter[place]
+                computed = computed if ahead else sent
+    return max(computed, sent)
+
+
+def sharded(
+    work: Work, replicas: int, shards: int, micro_batches: int, network: Network, overhead: float, ahead: bool = True
+) -> Plan:
+    """Return the plan for fully sharded data parallelism: each block is gathered before it computes, then dropped."""
+    pieces, places = Pieces("1f1b", 1, micro_batches), range(len(work.blocks))
+    blocks = work.block_seconds(replicas * shards, pieces.prepared.schedule)
+    sizes, whole = [memory.parameters for memory in work.memory], [work.gathered(place) for place in places]
+    per_node = min(shards, network.per_node)
+    across = network.replicas_per_node(replicas, shards, "stages")
+    gather = [network.gather_seconds(size, shards, per_node) for size in whole]
+    scatter = [
+        network.gather_seconds(size, shards, per_node) + network.all_reduce_seconds(size / shards, replicas, across)
+        for size in sizes
+    ]
+    placement = Placement((0,) * len(blocks))
+    costs = costs_of(placement, blocks, 0.0)
+    computing = sum(pieces.prepared.busy(costs.with_overhead(overhead)))
+    finished = fully_sharded_seconds(blocks, gather, scatter, micro_batches, ahead) + 2 * micro_batches * overhead
+    # A bound: a shard of all states, two whole blocks (the current and the next), whole gradients of the largest block
+    # (with several micro-batches: of all blocks), and activations.
+    gathered_pair = max(sum(whole[place : place + 2]) for place in places)
+    gradients = max(sizes) if micro_batches == 1 else sum(sizes)
+    activations = sum(memory.activations for memory in work.memory) / (replicas * shards * micro_batches)
+    return Plan(
+        replicas=replicas,
+        pieces=pieces,
+        placement=placement,
+        costs=costs,
+        overhead=overhead,
+        pipeline_seconds=computing,
+        exposed_seconds=finished - computing,
+        update_seconds=work.update_seconds(places, shards),
+        bytes=round(work.states(places) / shards + gathered_pair + gradients + activations),
+        shards=shards,
+        sharding=FSDP,
+        gather_seconds=finished - computing,
+    )

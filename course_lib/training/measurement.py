@@ -152,7 +152,7 @@ def _paced_updates(plan: Plan, work: Work, link: Link, updates: int) -> list[flo
         return update_times(strategy, batch, updates, plan.update_seconds)
     pace = plan.costs
     if not plan.schedule.split:  # otherwise weight gradients are computed separately, so whole actions are paced
-        blocks = work.block_seconds(plan.replicas * plan.shards, plan.pieces)
+        blocks = work.block_seconds(plan.replicas * plan.shards, plan.schedule)
         pace_blocks(model, {place: (block.forward, block.backward) for place, block in enumerate(blocks)})
         pace = ActionCosts(0.0, 0.0, plan.costs.link)
     with paced_network(twin.link(link)):
@@ -175,7 +175,7 @@ def update_times(strategy: Strategy, batch: Batch, updates: int, update_seconds:
 def gather_paces(plan: Plan, work: Work, link: Link) -> dict[int, GatherPace]:
     """Return each block's times in a sharded plan. A reduce-scatter's time includes the replicas' sum of the shard."""
     paces = {}
-    for place, block in enumerate(work.block_seconds(plan.ranks, plan.pieces)):
+    for place, block in enumerate(work.block_seconds(plan.ranks, plan.schedule)):
         size = work.memory[place].parameters
         gather = link.all_reduce_seconds(work.gathered(place), plan.shards) / 2
         scatter = link.all_reduce_seconds(size, plan.shards) / 2

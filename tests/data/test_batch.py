@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.data import Batch, pack, pad, unpack
+from course_lib.data import Batch, copied_ahead, pad
 
 quickly = settings(deadline=None, max_examples=50)
 
@@ -24,8 +24,8 @@ def numbered(lengths: list[int], features: int = 0, spare: int = 0) -> Batch:
 
 
 @st.composite
-def batches(draw, shortest: int = 0, fewest: int = 0) -> Batch:
-    lengths = draw(st.lists(st.integers(shortest, 9), min_size=fewest, max_size=7))
+def batches(draw) -> Batch:
+    lengths = draw(st.lists(st.integers(0, 9), max_size=7))
     return numbered(lengths, draw(st.sampled_from([0, 1, 3])), draw(st.integers(0, 3)))
 
 
@@ -119,22 +119,6 @@ def test_trimming_removes_only_padding(batch: Batch):
     assert not batch.valid[trimmed.steps :].any()
 
 
-@quickly
-@given(batches())
-def test_padding_is_the_share_of_cells_that_are_not_valid(batch: Batch):
-    cells = batch.steps * batch.sequences
-    assert batch.padding == pytest.approx((~batch.valid).sum().item() / cells if cells else 0)
-
-
-@quickly
-@given(batches(shortest=1, fewest=1))
-def test_pack_then_unpack_gives_back_the_valid_cells_and_zeros_elsewhere(batch: Batch):
-    valid = batch.valid if batch.inputs.dim() == 2 else batch.valid[..., None]
-    dirty = Batch(batch.inputs.where(valid, 99), batch.targets, batch.lengths, batch.mask)
-    assert len(pack(dirty).data) == int(batch.lengths.sum())
-    assert torch.equal(unpack(pack(dirty), batch.steps), batch.inputs.where(valid, 0))
-
-
 @pytest.mark.parametrize("features", [0, 2])
 def test_a_batch_of_no_sequences_can_be_cut_like_any_other(features: int):
     empty = numbered([4, 2], features).rows([])
@@ -159,8 +143,6 @@ def test_a_sequence_that_has_ended_has_no_length_in_later_chunks():
     first, second = numbered([4, 1]).chunks(2)
     assert first.lengths.tolist() == [2, 1]
     assert second.lengths.tolist() == [2, 0]
-    with pytest.raises(ValueError, match="at least one step"):
-        pack(second)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +166,6 @@ def test_a_sequence_that_has_ended_has_no_length_in_later_chunks():
         (lambda b: b.shard(2, 2), "give a rank from 0 to 1"),
         (lambda b: b.shard(0, 0), "at least one rank"),
         (lambda b: b.rows(b.lengths > 1), "by index, not by torch.bool"),
-        (lambda b: pack(b.rows([])), "at least one step"),
         (lambda b: pad([], []), "no sequence to pad"),
         (lambda b: pad([torch.ones(0)], [torch.ones(0)]), "sequence 0 has no steps"),
         (lambda b: pad([torch.ones(2)], [torch.ones(3)]), "targets do not match the sequences"),
@@ -196,6 +177,13 @@ def test_what_does_not_fit_is_refused_with_a_sentence(make, sentence: str):
         make(numbered([3, 1]))
 
 
-def test_a_row_that_does_not_exist_is_an_error():
-    with pytest.raises(IndexError):
-        numbered([3, 1]).rows([2])
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_every_tensor_comes_once_and_in_order(device, count):
+    tensors = [torch.full((1000,), float(number)) for number in range(count)]
+    tensors = [each.pin_memory() for each in tensors] if device == "cuda" else tensors
+    came = [each.square().sum().item() for each in copied_ahead(tensors, device)]
+    assert came == [1000.0 * number**2 for number in range(count)]

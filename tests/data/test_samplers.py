@@ -31,14 +31,6 @@ def test_every_example_comes_exactly_once_per_epoch(size: int, batch_size: int, 
 
 
 @quickly
-@given(sizes, batch_sizes, rank_counts)
-def test_every_rank_makes_the_same_number_of_steps(size: int, batch_size: int, ranks: int):
-    samplers = all_ranks(size, batch_size, ranks)
-    assert len({len(sampler) for sampler in samplers}) == 1
-    assert all(len(list(sampler)) == len(sampler) for sampler in samplers)
-
-
-@quickly
 @given(sizes, batch_sizes, rank_counts, st.integers(0, 5))
 def test_the_parts_of_the_ranks_are_the_batch_of_one_process(size: int, batch_size: int, ranks: int, epoch: int):
     (alone,) = all_ranks(size, batch_size, 1, epoch, seed=4)
@@ -48,14 +40,6 @@ def test_the_parts_of_the_ranks_are_the_batch_of_one_process(size: int, batch_si
         assert list(parts) == [batch[rank::ranks] for rank in range(ranks)]
         assert sorted(index for part in parts for index in part) == sorted(batch)
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@quickly
-@given(sizes, batch_sizes)
-def test_only_the_last_global_batch_may_be_smaller(size: int, batch_size: int):
-    *full, last = ShardedBatches(size, batch_size).global_batches()
-    assert all(len(batch) == batch_size for batch in full)
-    assert 1 <= len(last) <= batch_size
 
 
 def test_each_epoch_has_its_own_order_on_which_all_ranks_agree():
@@ -72,10 +56,6 @@ def test_each_epoch_has_its_own_order_on_which_all_ranks_agree():
     assert samplers[0].global_batches() == orders[0]
 
 
-def test_another_seed_is_another_order():
-    assert list(ShardedBatches(40, 8, seed=1)) != list(ShardedBatches(40, 8, seed=2))
-
-
 def test_without_shuffling_the_order_is_the_data_s_own():
     assert list(ShardedBatches(5, 2, shuffle=False)) == [[0, 1], [2, 3], [4]]
     assert list(ShardedBatches(5, 2, rank=1, ranks=2, shuffle=False)) == [[1], [3], []]
@@ -83,7 +63,7 @@ def test_without_shuffling_the_order_is_the_data_s_own():
 
 def test_the_order_is_the_same_on_every_machine():
     sampler = ShardedBatches(8, 3)
-    assert list(sampler) == [[2, 4, 3], [6, 5, 0], [1, 7]]
+    assert list(sampler) == [[2, 4, 3], [6, 5, 0], [1, 7]] != list(ShardedBatches(8, 3, seed=1))
     sampler.set_epoch(1)
     assert list(sampler) == [[1, 3, 7], [6, 0, 4], [2, 5]]
 
@@ -109,11 +89,6 @@ def test_a_data_loader_takes_it_as_batch_sampler_even_where_a_part_is_empty():
 def test_bad_input_gets_a_sentence(arguments: dict, sentence: str):
     with pytest.raises(ValueError, match=sentence):
         ShardedBatches(**{"size": 10, "batch_size": 4, **arguments})
-
-
-def test_an_epoch_before_the_first_gets_a_sentence():
-    with pytest.raises(ValueError, match="epochs count from 0"):
-        ShardedBatches(10, 4).set_epoch(-1)
 
 
 lengths_of_all = st.lists(st.integers(1, 60), min_size=1, max_size=80)

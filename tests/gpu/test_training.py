@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from course_lib import launch
-from course_lib.data import AddingProblem, Batch, Corpus, pack, unpack
+from course_lib.data import AddingProblem, Corpus
 from course_lib.lstm.memory import predict_memory
 from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
 from course_lib.strategies import Accumulation, ModelParallel, Single
@@ -69,8 +70,8 @@ def test_lengths_stay_on_the_cpu_and_packing_gives_the_masked_gradient():
     batch = corpus.batch(range(4)).to("cuda")
     layer = torch.nn.LSTM(1, 4).double().cuda()
     inputs = batch.inputs[..., None].double()
-    packed = pack(Batch(inputs, batch.targets, batch.lengths, batch.mask))
-    outputs = unpack(layer(packed)[0], batch.steps)
+    packed = pack_padded_sequence(inputs, batch.lengths, enforce_sorted=False)
+    outputs = pad_packed_sequence(layer(packed)[0], total_length=batch.steps)[0]
     assert (outputs - layer(inputs)[0]).abs()[batch.valid].max() < 1e-10
 
 

@@ -1,4 +1,4 @@
-"""Ways to save memory, by formula: without any it is the formula of lesson 01, and each saves what it says."""
+"""Memory by formula: each way to save saves what it says, and a size predicts what its model does."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from course_lib.data import AddingProblem
 from course_lib.lstm import BatchSize, Savings, lstm_model, predict_memory, predict_with
+from course_lib.lstm.memory import BlockSize, lstm_size, predict_block_memory, size_of
+from course_lib.lstm.model import Recurrent
+from course_lib.pictures import explore_memory
+from course_lib.planning.block_times import Work, h200_block_times
 
 SIZE = BatchSize(steps=20, sequences=6)
 
@@ -25,12 +30,6 @@ def test_a_size_is_as_good_as_a_batch():
     batch = AddingProblem(6, lengths=(20, 20)).batch(range(6))
     numbers = lstm_model(features=2, hidden=8, layers=2, outputs=1)
     assert predict_memory(numbers, batch) == predict_memory(numbers, SIZE)
-
-
-def test_a_model_that_stores_nothing_needs_as_much_on_paper():
-    with torch.device("meta"):
-        paper = model()
-    assert predict_with(paper, SIZE) == predict_with(model(), SIZE)
 
 
 def test_momentum_keeps_one_number_per_parameter_and_plain_sgd_none():
@@ -65,13 +64,42 @@ def test_what_is_sharded_is_divided_and_parameters_are_gathered_a_block_at_a_tim
     assert everything.activations == plain.activations
 
 
-def test_one_rank_shares_nothing_out():
-    assert predict_with(model(), SIZE, Savings(sharded="optimizer, gradients, parameters")) == predict_with(
-        model(), SIZE
-    )
-
-
 @pytest.mark.parametrize("wrong", [{"optimizer": "adam"}, {"precision": "int8"}, {"sharded": "all"}, {"ranks": 0}])
 def test_a_wrong_choice_is_answered_with_the_right_ones(wrong):
     with pytest.raises(ValueError, match=r"choose|give at least one"):
         Savings(**wrong)
+
+
+def models_of_the_sliders():
+    """(size, model) for all sizes that the memory explorer offers; the models store nothing."""
+    controls = explore_memory().controls
+    for vocabulary in controls["vocabulary"].options:
+        for hidden in controls["hidden"].options:
+            for layers in controls["layers"].options:
+                with torch.device("meta"):
+                    model = lstm_model(vocabulary=vocabulary, hidden=hidden, layers=layers)
+                yield lstm_size(vocabulary, hidden, layers), model
+
+
+@pytest.mark.slow
+def test_a_size_predicts_for_all_models_of_the_sliders_what_the_model_itself_does():
+    times, compared = h200_block_times(), 0
+    for size, model in models_of_the_sliders():
+        parameters = [sum(each.numel() for each in block.parameters()) for _, block in model.numbered()]
+        assert [block.parameters for block in size.blocks] == parameters
+        assert Work.of(size, SIZE, times) == Work.of(model, SIZE, times)
+        for savings in (Savings(), Savings("SGD", "all bfloat16", True, "optimizer, gradients, parameters", 8)):
+            assert predict_with(size, SIZE, savings) == predict_with(model, SIZE, savings)
+        compared += 1
+    assert compared == 216
+
+
+def test_numbers_of_eight_bytes_take_twice_the_room():
+    layer = Recurrent(4)
+    assert size_of(layer.double()) == BlockSize("lstm", 4, 4, number_bytes=8)
+    assert predict_block_memory(1, layer, SIZE).total == 2 * predict_block_memory(1, Recurrent(4), SIZE).total
+
+
+def test_of_a_block_that_does_not_know_its_size_the_parameters_are_counted():
+    assert size_of(nn.Linear(3, 5)).parameters == 3 * 5 + 5
+    assert size_of(nn.Linear(3, 5)).kind == "Linear"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.lstm.model import Embed, Project, Recurrent
 from course_lib.planning.block_times import BlockSeconds, Surface, h200_block_times, read_block_times
-from tests.bench.calibration import Sizes, calibrate, save, seconds_in_a_row
+from tests.bench.calibration import Sizes, calibrate, save
 
 TINY = Sizes(hidden=(4, 16), sequences=(1, 4), steps=(1, 4), words=(8, 32), cells=(2, 8), parameters=(100, 1000))
 
@@ -74,14 +72,3 @@ def test_the_table_that_comes_with_the_course_knows_that_small_pieces_are_slow()
         small, large = (times.of(layer, sequences, 8, precision).forward for sequences in (4, 1024))
         assert large < 0.5 * 256 * small  # 256 times the work in much less than 256 times the time
     assert times.of(layer, 256, 128, "tf32").forward < 0.6 * times.of(layer, 256, 128, "float32").forward
-
-
-def test_what_happens_only_in_the_first_call_is_not_counted():
-    calls = []
-
-    def slow_at_first():
-        calls.append(None)
-        if len(calls) == 1:
-            time.sleep(1)
-
-    assert seconds_in_a_row(slow_at_first) < 0.5

@@ -7,7 +7,6 @@ import statistics
 
 import pytest
 
-from course_lib.planning import Link, Network
 from course_lib.planning.goodput import DAY, HOUR, Fleet, expected_goodput, simulate_run
 
 LLAMA = Fleet(gpus=16_384, gpu_hours_per_failure=16_384 * 54 * 24 / 419, save=4.0, restart=600.0)
@@ -62,12 +61,6 @@ def test_a_slow_node_that_nobody_notices_slows_everybody():
     assert never.replaced == 0
     assert never.goodput == pytest.approx(plain.goodput / 1.1, abs=0.02)
     assert soon.replaced > 100
-
-
-def test_a_hierarchical_all_reduce_hardly_grows_with_the_nodes():
-    network = Network(Link(5e-6, 450e9), Link(15e-6, 50e9), per_node=8)
-    one, small, large = (network.all_reduce_seconds(701e6, gpus, 8) for gpus in (8, 64, 16_384))
-    assert one < small < large < 1.5 * small
 
 
 def test_what_cannot_be_played_is_refused():

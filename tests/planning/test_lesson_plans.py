@@ -26,24 +26,6 @@ def ranking(made: list[Plan]) -> list[tuple[str, int]]:
     return [(plan.name, round(1000 * plan.seconds)) for plan in best_of_each_way(made)]
 
 
-def test_the_order_of_the_ranks_decides_what_a_mesh_waits_for():
-    job, found = work(4096, 8, 1024, precision="bfloat16"), {}
-    for stages in (2, 4, 8):
-        made = plans(job, 8 * stages, NODES, schedules=["1f1b"], micro_batches=(8,), recompute=(False,))
-        for plan in made:
-            if (plan.replicas, plan.stages) == (8, stages):
-                parts = (plan.parts[part] for part in ("summing gradients", "messages"))
-                found[stages, plan.inside] = [round(1000 * each) for each in (plan.seconds, *parts)]
-    assert found == {
-        (2, "replicas"): [591, 7, 1],
-        (2, "stages"): [596, 13, 0],
-        (4, "replicas"): [386, 7, 2],
-        (4, "stages"): [403, 26, 0],
-        (8, "replicas"): [285, 7, 5],
-        (8, "stages"): [321, 47, 1],
-    }
-
-
 def test_a_large_model_on_four_ranks():
     made = plans(work(4096, 6, 64, optimizer="SGD"), 4, FLAT, **SMALL)
     assert len(made) == 144
@@ -65,33 +47,6 @@ def test_stages_win_with_few_sequences_and_shards_with_many():
         ("1 x 4 sharded", 398), ("4 x 1 ZeRO-1 over 4", 400), ("2 x 2 sharded", 404), ("4 x 1", 416),
         ("2 x 2 ZeRO-1 over 2", 459), ("2 x 2", 465), ("1 x 4", 531),
     ]  # fmt: skip
-
-
-def test_chunks_fill_virtual_stages_and_the_fastest_plans_have_both():
-    plan = plans(work(4096, 6, 64), 4, FLAT, **FOUR)[0]
-    assert (plan.pieces.name, plan.pieces.micro_batches, plan.pieces.chunks) == ("interleaved", 1, 8)
-
-
-@pytest.mark.slow
-def test_sixty_four_gpus_in_nodes_of_eight():
-    sizes = {**FOUR, "chunks": (4, 8, 16)}
-    best = best_of_each_way(plans(work(4096, 8, 1024, precision="bfloat16"), 64, NODES, **sizes))
-    assert [(plan.name, round(1000 * plan.seconds)) for plan in best[:4]] == [
-        ("16 x 4 ZeRO-1 over 16", 122), ("16 x 4 ZeRO-1 over 8", 124), ("16 x 4", 131), ("1 x 64 sharded", 134),
-    ]  # fmt: skip
-    assert {plan.inside for plan in best[:3]} == {"replicas"}
-
-
-@pytest.mark.slow
-def test_the_thousand_gpus_of_the_lesson():
-    sizes = {"micro_batches": (1, 2), "chunks": (4, 8, 16), "recompute": (False,), "overhead": 500e-6}
-    made = plans(work(8192, 16, 4096, precision="bfloat16"), 1024, NODES, **sizes)
-    fits = ranking([plan for plan in made if plan.bytes <= 141e9])
-    assert fits[0] == ("128 x 8 ZeRO-1 over 128", 395)
-    assert [pair for pair in fits if pair[0] in ("128 x 8", "64 x 16", "1 x 1024 sharded")][:2] == [
-        ("128 x 8", 416), ("64 x 16", 468),
-    ]  # fmt: skip
-    assert ("1 x 1024 sharded", 974) in fits
 
 
 def test_with_less_memory_it_moves_blocks_then_recomputes_and_then_gives_up():

@@ -220,38 +220,30 @@ def test_what_starting_an_action_costs_is_added_to_each_part_of_a_split_backward
 
 
 @pytest.mark.parametrize(
-    ("stages", "layout", "sentence"),
+    ("stages", "sentence"),
     [
-        (["F0 W0 B0"], "loop", "stage 0 does W0 before B0: weight gradients are computed from what the backward pass"),
-        (["F0 B0 R0"], "loop", "stage 0 does B0 before R0: a backward needs the recomputed activations"),
-        (["R0 F0 B0"], "loop", "stage 0 does R0 before F0: a recomputation repeats an earlier forward"),
-        (["F0v1 F0v0 B0v1 B0v0"], "loop", "stage 0 does F0v1 before F0v0: its input comes from there"),
-        (["F0v0 F0v1 B0v0 B0v1"], "loop", "stage 0 does B0v0 before B0v1: its gradient comes from there"),
-        (["F0v0 F0v1 B0v1"], "loop", "stage 0 never does B0v0: every stage does each"),
-        (["F0 B0 W0 W0"], "loop", "stage 0 does W0 2 times"),
+        (["F0 W0 B0"], "stage 0 does W0 before B0: weight gradients are computed from what the backward pass"),
+        (["F0 B0 R0"], "stage 0 does B0 before R0: a backward needs the recomputed activations"),
+        (["R0 F0 B0"], "stage 0 does R0 before F0: a recomputation repeats an earlier forward"),
+        (["F0v1 F0v0 B0v1 B0v0"], "stage 0 does F0v1 before F0v0: its input comes from there"),
+        (["F0v0 F0v1 B0v0 B0v1"], "stage 0 does B0v0 before B0v1: its gradient comes from there"),
+        (["F0v0 F0v1 B0v1"], "stage 0 never does B0v0: every stage does each"),
+        (["F0 B0 W0 W0"], "stage 0 does W0 2 times"),
         (
             ["F0v1 F0v0 B0v1 B0v0", "F0v0 F0v1 B0v1 B0v0"],
-            "loop",
             "this order deadlocks: stage 0 waits with F0v1 for stage 1's F0v0, which waits for stage 0's F0v0, which "
             "comes after F0v1",
         ),
         (
-            ["F0 B0 W0 F1 B1 W1", "F0 F1 B0 B1", "F0 F1 B0 B1"],
-            "loop",
-            "this order deadlocks: stage 0 waits with B0 for stage 1's B0, which stage 1 does after F1, which waits "
-            "for stage 0's F1, which comes after B0",
-        ),
-        (
             ["F0v1 F0v0 B0v1 B0v0", "F0v0 F0v1 B0v1 B0v0", "F0v0 F0v1 B0v1 B0v0"],
-            "loop",
             "this order deadlocks: stage 0 waits with F0v1 for stage 2's F0v0, which waits for stage 1's F0v0, which "
             "waits for stage 0's F0v0, which comes after F0v1",
         ),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason_and_the_circle_named(stages: list, layout: str, sentence: str):
+def test_what_cannot_run_is_refused_with_the_reason_and_the_circle_named(stages: list, sentence: str):
     with pytest.raises(IllegalSchedule, match="^" + re.escape(sentence)):
-        Schedule.of(stages, layout=layout)
+        Schedule.of(stages)
 
 
 @settings(deadline=None, max_examples=150)

@@ -137,14 +137,6 @@ def test_memory_that_1f1b_leaves_unused_on_later_stages_buys_a_turn():
         assert simulate(found, costs).makespan == 40
 
 
-@pytest.mark.parametrize(("name", "virtual", "layout"), [("zb-h1", 1, "loop"), ("zb-v", 2, "v")])
-def test_a_schedule_with_a_name_is_where_the_search_begins(name: str, virtual: int, layout: str):
-    costs = ActionCosts(1, 2, link=0.0 if virtual == 1 else 0.5)
-    known = simulate(make_schedule(name, 4, 8), costs).makespan
-    found = find_schedule(4, 8, costs, memory=0.5, virtual=virtual, layout=layout, tries=0)
-    assert simulate(found, costs).makespan == known
-
-
 def test_less_memory_never_makes_it_faster():
     costs, found = ActionCosts(1, 2, link=0.5), []
     for memory in (1.0, 0.5, 0.25, 0.125):

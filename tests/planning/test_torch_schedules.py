@@ -64,12 +64,6 @@ def test_an_overlapped_pair_becomes_a_forward_and_then_a_backward_pass():
     assert schedule.split
 
 
-def test_a_schedule_may_be_given_as_a_class():
-    from torch.distributed.pipelining.schedules import ScheduleLoopedBFS
-
-    same_order(from_torch(ScheduleLoopedBFS, 2, 3), looped_bfs(2, 3))
-
-
 def test_what_pytorch_does_not_support_is_refused_in_its_own_words():
     with pytest.raises(ValueError, match="multiple of the number of rounds"):
         from_torch("Interleaved1F1B", 2, 5)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from course_lib.lstm.memory import OPTIMIZERS, BatchSize, lstm_size
 from course_lib.pictures.svg import Drawing, box, legend, table, text
 from course_lib.pictures.widgets.explorer import Explorer, choice, powers_of_two, slider
-from course_lib.planning.block_times import h200_block_times
+from course_lib.planning.block_times import Work, h200_block_times
 from course_lib.planning.network import Link, Network
 from course_lib.planning.placement import CannotPlace
-from course_lib.planning.plan import Plan, Work
+from course_lib.planning.plan import Plan
 from course_lib.planning.planner import best_of_each_way, plans
 from course_lib.words import counted, memory_in_words, time_in_words
 
