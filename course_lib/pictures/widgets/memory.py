@@ -12,13 +12,11 @@ from course_lib.words import memory_in_words
 DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"}
 
 
-def explore_memory() -> MemoryExplorer:
-    """Show what fills the memory of one rank: widths, lengths, optimizer, precision, recomputation, sharding."""
-    return MemoryExplorer()
-
-
 class MemoryExplorer(Explorer):
-    """The top bar shows the current memory, and the bar below it the memory before the last change."""
+    """Show what fills the memory of one rank: widths, lengths, optimizer, precision, recomputation, sharding.
+
+    The top bar shows the current memory, and the bar below it the memory before the last change.
+    """
 
     title = "The memory of a training step"
 
@@ -56,20 +54,19 @@ class MemoryExplorer(Explorer):
         now, size = self.memory(), self.values["device"]
         bars = {"now": now, **({"before": self.before} if self.before else {})}
         shapes, height = memory_bars(bars, size * 2**30, f"a device: {DEVICES[size]}")
-        rows = [
-            [part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())] for part in (*MEMORY, "total")
-        ]
-        below = table(["part", *bars], rows, "Memory of one rank")
-        return Drawing(shapes, SHEET, height, self._words(now, size * 2**30), below)
-
-    def _words(self, now: Memory, budget: int) -> str:
+        rows = []
+        for part in (*MEMORY, "total"):
+            rows.append([part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())])
         most = max(MEMORY, key=lambda part: getattr(now, part))
         words = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
-        if budget:
-            room = now.total / budget
+        if size:
+            room = now.total / (size * 2**30)
             words += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
         if self.before:
             moved = {part: getattr(now, part) - getattr(self.before, part) for part in MEMORY}
             changed = [f"{part} {'+' if by > 0 else '-'}{memory_in_words(abs(by))}" for part, by in moved.items() if by]
             words += f" The last change: {', '.join(changed) or 'nothing'}."
-        return words
+        return Drawing(shapes, SHEET, height, words, table(["part", *bars], rows, "Memory of one rank"))
+
+
+explore_memory = MemoryExplorer

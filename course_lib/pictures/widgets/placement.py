@@ -12,13 +12,8 @@ from course_lib.planning.placement import BlockCost, Placement, balanced, step_c
 from course_lib.words import memory_in_words, time_in_words
 
 
-def explore_placement(costs: Sequence[BlockCost], stages: int) -> PlacementExplorer:
-    """Place the blocks on stages with a slider for each cut, and compare with the solver."""
-    return PlacementExplorer(costs, stages)
-
-
 class PlacementExplorer(Explorer):
-    """Your placement and, on request, the solver's below it, with the time and the memory of each stage."""
+    """Place the blocks on stages with a slider for each cut; a button shows the solver's placement below yours."""
 
     title = "Place the blocks of a model on stages"
     help = "Move the cuts until the slowest stage is as fast as you can make it. Then compare with the solver."
@@ -38,21 +33,13 @@ class PlacementExplorer(Explorer):
             [Button("compare", "Compare with the solver")],
         )
 
-    def changed(self, names: set[str]) -> None:
-        """Forget what the button has answered."""
-        self.news = ""
-
     def press_compare(self) -> None:
-        """Show the solver's placement from now on, if you have moved a cut."""
-        moved = any(self.values[name] != control.start for name, control in self.controls.items())
-        self.compared = self.compared or moved
-        self.news = "" if self.compared else "First move a cut. "
+        """Show the solver's placement from now on."""
+        self.compared = True
 
     @property
     def yours(self) -> Placement:
-        """Return the placement on the sliders. A cut that would leave a stage empty moves to the nearest place that
-        does not.
-        """
+        """Return the placement on the sliders. A cut that would leave a stage empty moves just far enough."""
         return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
 
     def showcase(self) -> Drawing:
@@ -64,13 +51,16 @@ class PlacementExplorer(Explorer):
         yours, best = (step_cost(placement, self.costs) for placement in (self.yours, self.best))
         if not (compared or self.compared):
             slowest, largest = time_in_words(yours.seconds), memory_in_words(yours.bytes)
-            words = f"{self.news}Your slowest stage takes {slowest}, your largest has {largest}."
+            words = f"Your slowest stage takes {slowest}, your largest has {largest}."
             return replace(placement({"yours": self.yours}, self.costs), alt=words)
         words = (
             f"Your slowest stage takes {yours.seconds / best.seconds if best.seconds else 1:.2f} times the solver's, "
             f"your largest has {yours.bytes / best.bytes if best.bytes else 1:.2f} times the memory of its largest."
         )
         return replace(placement({"yours": self.yours, "the solver's": self.best}, self.costs), alt=words)
+
+
+explore_placement = PlacementExplorer
 
 
 def rising(cuts: Sequence[int], blocks: int) -> list[int]:

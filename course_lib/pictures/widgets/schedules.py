@@ -38,13 +38,11 @@ def written(schedule: Schedule) -> str:
     return element("div", caption, element("pre", "\n".join(rows)), class_="written")
 
 
-def explore_schedules() -> ScheduleExplorer:
-    """Choose a schedule and its sizes for the same batch: see the timeline, the bubble and what each stage holds."""
-    return ScheduleExplorer()
-
-
 class ScheduleExplorer(Explorer):
-    """The unit of time is a forward pass of the whole batch, so smaller pieces take less time each."""
+    """Choose a schedule and its sizes for the same batch: see the timeline, the bubble and what each stage holds.
+
+    The unit of time is a forward pass of the whole batch, so smaller pieces take less time each.
+    """
 
     title = "Schedules of the same batch"
     help = (
@@ -73,3 +71,6 @@ class ScheduleExplorer(Explorer):
         below = written(made) if len(simulation.timed) <= MOST_TIPS else ""
         pointed = tips(simulation.timed, WIDTH / simulation.makespan, TOP, (made.chunks, made.virtual))
         return replace(schedule(simulation), below=below, tips=pointed)
+
+
+explore_schedules = ScheduleExplorer
