@@ -21,8 +21,8 @@ from course_lib.pictures import (
     schedule_bench,
     widgets,
 )
+from course_lib.pictures.bars import rising
 from course_lib.pictures.widgets.all_reduce import TYPESET
-from course_lib.pictures.widgets.placement import rising
 from course_lib.planning.placement import BlockCost, balanced
 from course_lib.planning.schedule import Schedule
 from course_lib.planning.schedules import one_f_one_b

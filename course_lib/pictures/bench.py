@@ -9,7 +9,6 @@ from functools import lru_cache
 from course_lib.pictures import schedule_chart as chart
 from course_lib.pictures.svg import SHEET, Drawing, box, element, line, table, text
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.schedules import written
 from course_lib.planning.actions import Action, IllegalSchedule, fullest, held_after_each
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
@@ -165,7 +164,7 @@ class ScheduleBench(Explorer):
         simulation = None if waiting else Simulation(schedule, timed)
         ratios = self.values["backward"], self.values["link"]
         others = named_schedules(stages, schedule.micro_batches, schedule.chunks, *ratios)
-        below = score_table(schedule, simulation, others, costs) + written(schedule)
+        below = score_table(schedule, simulation, others, costs) + chart.written(schedule)
         self.unavailable = () if self.before else ("undo",)
         words = comparison(simulation, others) if simulation else why_stuck(schedule, waiting)
         if self.ran and simulation:
