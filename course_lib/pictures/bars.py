@@ -1,13 +1,15 @@
-"""Bars of memory, of stages with their blocks, and of plans."""
+"""Bars of memory, of stages with their blocks, and of plans; widgets that change a memory, or place the blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from course_lib.lstm.memory import Memory
+from course_lib.lstm.memory import OPTIMIZERS, PRECISIONS, SHARDED, BatchSize, Memory, Savings, lstm_size, predict_with
 from course_lib.pictures.picture import MEMORY
-from course_lib.pictures.svg import SHEET, Drawing, bar, breadth, legend, line, text
-from course_lib.planning.placement import BlockCost, Placement, step_cost
+from course_lib.pictures.svg import SHEET, Drawing, bar, breadth, legend, line, table, text
+from course_lib.pictures.widgets.explorer import Button, Explorer, choice, powers_of_two, slider
+from course_lib.planning.placement import BlockCost, Placement, balanced, step_cost
 from course_lib.planning.plan import PARTS, Plan
 from course_lib.planning.planner import Explanation
 from course_lib.words import counted, memory_in_words, time_in_words
@@ -16,6 +18,7 @@ TALL = 24  # the height of a bar
 AFTER = 76  # the room behind the longest bar, for its sum
 CLASSES = ("forward", "recompute", "starting", "idle", "receive", "gathering", "communication", "update")
 PART_CLASSES: dict[str, str] = dict(zip(PARTS, CLASSES, strict=True))
+DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"}
 
 
 def memory(bars: Mapping[str, Memory], budget: int | None = None) -> Drawing:
@@ -47,6 +50,66 @@ def memory_bars(bars: Mapping[str, Memory], budget: int | None, name_of_budget: 
         x = left + budget * scale
         shapes += [line(x, 32, x, y, "dashed"), text(x, y + 13, name_of_budget, "ink", "end")]
     return "".join(shapes), y + 18
+
+
+class MemoryExplorer(Explorer):
+    """Show what fills the memory of one rank: widths, lengths, optimizer, precision, recomputation, sharding.
+
+    The top bar shows the current memory, and the bar below it the memory before the last change.
+    """
+
+    title = "The memory of a training step"
+
+    def __init__(self) -> None:
+        self.now: Memory | None = None
+        super().__init__(
+            [
+                slider("hidden", "hidden units", powers_of_two(64, 16384), 1024),
+                slider("layers", "layers", [1, 2, 4, 8, 16, 32], 4),
+                slider("vocabulary", "vocabulary", [100, 1000, 10_000, 50_000], 10_000),
+                slider("steps", "steps", powers_of_two(8, 2048), 128),
+                slider("sequences", "sequences per rank", powers_of_two(1, 1024), 64),
+                choice("optimizer", "optimizer", list(OPTIMIZERS), "Adam"),
+                choice("precision", "precision", list(PRECISIONS), "float32"),
+                choice("recompute", "activations", {False: "kept", True: "recomputed, layer by layer"}, False),
+                choice("sharded", "sharded over ranks", list(SHARDED), "nothing"),
+                slider("ranks", "ranks", powers_of_two(1, 64), 8),
+                choice("device", "memory of a device", DEVICES, 8),
+            ]
+        )
+
+    def memory(self) -> Memory:
+        """Return the memory that one rank needs."""
+        model = lstm_size(*(self.values[name] for name in ("vocabulary", "hidden", "layers")))
+        size = BatchSize(self.values["steps"], self.values["sequences"])
+        names = ("optimizer", "precision", "recompute", "sharded", "ranks")
+        return predict_with(model, size, Savings(**{name: self.values[name] for name in names}))
+
+    def changed(self, names: set[str]) -> None:
+        """Save the previous memory for comparison."""
+        if (now := self.memory()) != self.now:
+            self.before, self.now = self.now, now
+
+    def draw(self) -> Drawing:
+        now, size = self.memory(), self.values["device"]
+        bars = {"now": now, **({"before": self.before} if self.before else {})}
+        shapes, height = memory_bars(bars, size * 2**30, f"a device: {DEVICES[size]}")
+        rows = []
+        for part in (*MEMORY, "total"):
+            rows.append([part, *(memory_in_words(getattr(memory, part)) for memory in bars.values())])
+        most = max(MEMORY, key=lambda part: getattr(now, part))
+        words = f"{memory_in_words(now.total)} on each rank; most of it, {getattr(now, most) / now.total:.0%}, {most}."
+        if size:
+            room = now.total / (size * 2**30)
+            words += f" It fits: {room:.0%} of the device." if room <= 1 else f" Too much: {room:.1f} times the device."
+        if self.before:
+            moved = {part: getattr(now, part) - getattr(self.before, part) for part in MEMORY}
+            changed = [f"{part} {'+' if by > 0 else '-'}{memory_in_words(abs(by))}" for part, by in moved.items() if by]
+            words += f" The last change: {', '.join(changed) or 'nothing'}."
+        return Drawing(shapes, SHEET, height, words, table(["part", *bars], rows, "Memory of one rank"))
+
+
+explore_memory = MemoryExplorer
 
 
 TIME_LEFT, TIME_WIDTH = 66, 320
@@ -86,6 +149,66 @@ def stage_bars(placement: Placement, widths: Sequence[float], left: float, top: 
         longest = max(longest, sum(widths[block] for block in blocks))
     x = left + longest
     return "".join([*shapes, line(x, top + 4, x, top + 8 + 30 * placement.stages, "dashed")])
+
+
+class PlacementExplorer(Explorer):
+    """Place the blocks on stages with a slider for each cut; a button shows the solver's placement below yours."""
+
+    title = "Place the blocks of a model on stages"
+    help = "Move the cuts until the slowest stage is as fast as you can make it. Then compare with the solver."
+
+    def __init__(self, costs: Sequence[BlockCost], stages: int) -> None:
+        self.costs = tuple(costs)
+        if not 2 <= stages <= len(self.costs):
+            raise ValueError(f"stages={stages}: {len(self.costs)} blocks can be cut into 2 to {len(self.costs)} stages")
+        self.best = balanced(self.costs, stages)
+        self.compared = False
+        begins = range(1, len(self.costs))
+        super().__init__(
+            [
+                slider(f"cut_{stage}", f"stage {stage} begins at block", begins, stage * len(self.costs) // stages)
+                for stage in range(1, stages)
+            ],
+            [Button("compare", "Compare with the solver")],
+        )
+
+    def press_compare(self) -> None:
+        """Show the solver's placement from now on."""
+        self.compared = True
+
+    @property
+    def yours(self) -> Placement:
+        """Return the placement on the sliders. A cut that would leave a stage empty moves just far enough."""
+        return Placement.of_cuts(len(self.costs), rising(list(self.values.values()), len(self.costs)))
+
+    def showcase(self) -> Drawing:
+        """Return the comparison, because a reader of a still picture cannot move a cut first."""
+        return self.draw(compared=True)
+
+    def draw(self, compared: bool = False) -> Drawing:
+        """Draw your placement and, once `compared`, the solver's."""
+        yours, best = (step_cost(placement, self.costs) for placement in (self.yours, self.best))
+        if not (compared or self.compared):
+            slowest, largest = time_in_words(yours.seconds), memory_in_words(yours.bytes)
+            words = f"Your slowest stage takes {slowest}, your largest has {largest}."
+            return replace(placement({"yours": self.yours}, self.costs), alt=words)
+        words = (
+            f"Your slowest stage takes {yours.seconds / best.seconds if best.seconds else 1:.2f} times the solver's, "
+            f"your largest has {yours.bytes / best.bytes if best.bytes else 1:.2f} times the memory of its largest."
+        )
+        return replace(placement({"yours": self.yours, "the solver's": self.best}, self.costs), alt=words)
+
+
+explore_placement = PlacementExplorer
+
+
+def rising(cuts: Sequence[int], blocks: int) -> list[int]:
+    """Return the cuts, moved as little as necessary for every stage to have a block."""
+    moved = [0]
+    for number, cut in enumerate(cuts, start=1):
+        highest = blocks - (len(cuts) - number) - 1  # each stage after this one needs a block too
+        moved.append(min(max(cut, moved[-1] + 1), highest))
+    return moved[1:]
 
 
 def plan_bars(plans: Sequence[Plan] | Explanation) -> Drawing:

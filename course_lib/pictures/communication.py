@@ -60,12 +60,28 @@ def link_matrix(links: Mapping[tuple[int, int], Link], ranks: int) -> Picture:
         return Picture(figure, "One rank, and so no links")
     side = min(9.0, 1.6 + 0.55 * ranks)
     figure = Figure(figsize=(2 * side, side), layout="constrained")
-    left, right = figure.subplots(1, 2)
     latency = {pair: link.latency * 1e6 for pair, link in links.items()}
     bandwidth = {pair: link.bandwidth / 1e9 for pair, link in links.items()}
     colors = ["white", COLORS["communication"]]
-    _draw_matrix(left, "latency in microseconds", latency, ranks, colors)
-    _draw_matrix(right, "bandwidth in GB/s", bandwidth, ranks, colors[::-1])
+    tables = ("latency in microseconds", latency, colors), ("bandwidth in GB/s", bandwidth, colors[::-1])
+    marks = range(0, ranks, max(1, ranks // 8))
+    for axes, (title, values, low_to_high) in zip(figure.subplots(1, 2), tables, strict=True):
+        cells = [[float("nan")] * ranks for _ in range(ranks)]
+        for (a, b), number in values.items():
+            cells[a][b] = cells[b][a] = number
+            for row, column in ((a, b), (b, a)) if ranks <= MOST_NUMBERS else ():
+                axes.text(column, row, f"{number:.3g}", ha="center", va="center", color=INK)
+        shades = LinearSegmentedColormap.from_list("links", low_to_high).with_extremes(bad=COLORS["idle"])
+        low, high = min(values.values()), max(values.values())
+        # Light to dark spans at least a factor of four, so that similar values look similar.
+        middle = (low * high) ** 0.5
+        axes.imshow(cells, cmap=shades, norm=LogNorm(min(low, middle / 2), max(high, middle * 2)))
+        axes.set_xticks(marks, [f"rank {rank}" if rank == 0 else str(rank) for rank in marks])
+        axes.set_yticks(marks, [f"rank {rank}" for rank in marks])
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, colors=INK)
+        axes.set_title(f"{title} (darker is worse)", loc="left", color=INK)
+        axes.spines[:].set_visible(False)
     slowest, narrowest = max(latency, key=lambda pair: latency[pair]), min(bandwidth, key=lambda pair: bandwidth[pair])
     words = (
         f"Links between {ranks} ranks, two tables. Latency from {min(latency.values()):.3g} to "
@@ -74,32 +90,6 @@ def link_matrix(links: Mapping[tuple[int, int], Link], ranks: int) -> Picture:
         f"{narrowest[0]} and {narrowest[1]}"
     )
     return Picture(figure, words)
-
-
-def _draw_matrix(
-    axes: Axes, title: str, values: Mapping[tuple[int, int], float], ranks: int, colors: list[str]
-) -> None:
-    """Draw one number per pair of ranks, with `colors` from the lowest to the highest."""
-    table = [
-        [float("nan") if row == column else values[min(row, column), max(row, column)] for column in range(ranks)]
-        for row in range(ranks)
-    ]
-    shades = LinearSegmentedColormap.from_list("links", colors).with_extremes(bad=COLORS["idle"])
-    low, high = min(values.values()), max(values.values())
-    # Light to dark spans at least a factor of four, so that similar values look similar.
-    middle = (low * high) ** 0.5
-    axes.imshow(table, cmap=shades, norm=LogNorm(min(low, middle / 2), max(high, middle * 2)))
-    for row, cells in enumerate(table if ranks <= MOST_NUMBERS else []):
-        for column, number in enumerate(cells):
-            if row != column:
-                axes.text(column, row, f"{number:.3g}", ha="center", va="center", color=INK)
-    marks = range(0, ranks, max(1, ranks // 8))
-    axes.set_xticks(marks, [f"rank {rank}" if rank == 0 else str(rank) for rank in marks])
-    axes.set_yticks(marks, [f"rank {rank}" for rank in marks])
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0, colors=INK)
-    axes.set_title(f"{title} (darker is worse)", loc="left", color=INK)
-    axes.spines[:].set_visible(False)
 
 
 DONE, WAITING, NEVER, NOT_KEPT, NO_DUMP = "done", "waiting", "never called", "not kept", "no dump"

@@ -34,8 +34,7 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
     are always drawn below.
     """
     spans, ranks = _spans_of(run, ranks)
-    start = min((span.start for span in spans), default=0.0)
-    spans = [span.since(start) for span in spans]
+    spans = _from_zero(spans)
     names = list(dict.fromkeys(span.name for span in sorted(spans, key=lambda span: span.start)))
     colors = colors_for(names)
     unit, scale = _time_unit(max((span.end for span in spans), default=0.0))
@@ -50,11 +49,10 @@ def timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = 
                 covers |= longer.start <= (shorter.start + shorter.end) / 2 <= longer.end
         _draw_bar(axes, span, (span.rank, 0.38) if covers else (span.rank - 0.38, 0.76), colors[span.name], scale)
     paced = any(span.paced for span in spans)
-    _rank_axes(axes, ranks, unit, paced)
+    _format(axes, [f"rank {rank}" for rank in range(ranks)], unit, paced)
     if not names:
         return Picture(figure, f"Timeline of {ranks} ranks with no spans: record some with trace.span(name)")
-    columns = min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3
-    _legend(figure, colors, columns)
+    _add_legend(figure, colors, min(6, len(names)) if sum(map(len, names)) <= LETTERS_IN_A_ROW else 3)
     kind = "Paced timeline" if paced else "Timeline"
     return Picture(figure, f"{kind} of {counted(ranks, 'rank')}: {', '.join(names)}")
 
@@ -76,7 +74,12 @@ def _spans_of(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None) 
     return list(run), ranks
 
 
-def _legend(figure: Figure, colors: Mapping[str, str], columns: int) -> None:
+def _from_zero(spans: Sequence[Span]) -> list[Span]:
+    start = min((span.start for span in spans), default=0.0)
+    return [span.since(start) for span in spans]
+
+
+def _add_legend(figure: Figure, colors: Mapping[str, str], columns: int) -> None:
     handles = [Patch(facecolor=color, label=name) for name, color in colors.items()]
     figure.legend(handles=handles, loc="outside upper right", ncols=columns, frameon=False)
 
@@ -87,10 +90,10 @@ def _draw_bar(axes: Axes, span: Span, rows: tuple[float, float], color: str, sca
     axes.broken_barh(times, rows, facecolor=color, edgecolor="white", linewidth=0.6)
 
 
-def _rank_axes(axes: Axes, ranks: int, unit: str, paced: bool, rows: str = "rank", sleeping: str = "blocks") -> None:
+def _format(axes: Axes, rows: Sequence[str], unit: str, paced: bool, sleeping: str = "blocks") -> None:
     """Format axes of named rows over time, the first on top. In a paced run, `sleeping` is what sleeps."""
-    axes.set_ylim(ranks - 0.5, -0.5)
-    axes.set_yticks(range(ranks), [f"{rows} {row}" for row in range(ranks)])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlim(left=0)
@@ -114,9 +117,7 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
     rows = {}
     for name, run in runs.items():
         spans = [span for span in run.spans if span.rank == rank]
-        start = min((span.start for span in spans), default=0.0)
-        in_order = sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds)
-        rows[name] = [span.since(start) for span in in_order]
+        rows[name] = _from_zero(sorted([*spans, *_waits(spans)], key=lambda span: -span.seconds))
     spans = [span for row in rows.values() for span in row]
     longest = max((span.end for span in spans), default=0.0)
     unit, scale = _time_unit(longest)
@@ -136,9 +137,8 @@ def comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
                 ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 110 else INK
                 axes.text(middle, bottom + height / 2, span.label, ha="center", va="center", color=ink)
     paced = any(span.paced for span in spans)
-    _rank_axes(axes, len(rows), unit, paced)
-    axes.set_yticks(range(len(rows)), list(rows))
-    _legend(figure, colors, max(1, min(6, len(names))))
+    _format(axes, list(rows), unit, paced)
+    _add_legend(figure, colors, max(1, min(6, len(names))))
     ends = {name: max((span.end for span in row), default=0.0) * scale for name, row in rows.items()}
     times = ", ".join(f"{name} {end:.0f} {unit}" for name, end in ends.items())
     return Picture(figure, f"{'Paced timelines' if paced else 'Timelines'} of rank {rank} on one axis: {times}")
@@ -169,7 +169,7 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
     for name, one in shown:
         spans, count = _spans_of(one, ranks)
         pairs = matched(spans)
-        start = min((sent_at(*pair) for pair in pairs), default=0.0)
+        start = min((send.start for send, _ in pairs), default=0.0)
         named[name] = [(send.since(start), receive.since(start)) for send, receive in pairs], count
     latest = max((receive.end for pairs, _ in named.values() for _, receive in pairs), default=0.0)
     unit, scale = _time_unit(latest)
@@ -179,12 +179,12 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
     look = {"arrowstyle": "-|>", "color": COLORS["communication"], "linewidth": 1.6, "shrinkB": 2}
     for axes, (name, (pairs, count)) in zip(rows, named.items(), strict=True):
         for send, receive in pairs:
-            leaves, arrives = (sent_at(send, receive) * scale, send.rank), (receive.end * scale, receive.rank)
+            leaves, arrives = (send.start * scale, send.rank), (receive.end * scale, receive.rank)
             axes.annotate("", arrives, leaves, arrowprops=look)
         for rank in range(count):
             axes.axhline(rank, color=COLORS["idle"], linewidth=1, zorder=0)
         paced = any(span.paced for pair in pairs for span in pair)
-        _rank_axes(axes, count, unit, paced, sleeping="messages")
+        _format(axes, [f"rank {rank}" for rank in range(count)], unit, paced, sleeping="messages")
         axes.set_xlim(0, latest * scale * 1.02 or 1)
         title = f"{name}: {len(pairs)} messages" if name else f"{len(pairs)} messages"
         if pairs:
@@ -202,19 +202,21 @@ def messages(run: Run | Team | Sequence[Span] | Mapping[str, Run], ranks: int | 
 
 
 def matched(spans: Sequence[Span]) -> list[Pair]:
-    """Return every send with its matching receive, in the order of sending."""
+    """Return every send with its matching receive, in the order of sending.
+
+    A message leaves when both sides are ready, and the one that is ready first waits: the send begins then.
+    """
     in_order = sorted(spans, key=lambda span: span.start)
     receives: dict[tuple[int | None, int | None], list[Span]] = defaultdict(list)  # by sender and receiver
     for span in in_order:
         if span.name == "receive":
             receives[span.peer, span.rank].append(span)
-    sends = [span for span in in_order if span.name == "send"]
-    return [(send, receives[way].pop(0)) for send in sends if receives[way := (send.rank, send.peer)]]
-
-
-def sent_at(send: Span, receive: Span) -> float:
-    """Return when a message leaves: when both sides are ready. The one that is ready first waits."""
-    return max(send.start, receive.start)
+    pairs = []
+    for send in in_order:
+        if send.name == "send" and receives[send.rank, send.peer]:
+            receive = receives[send.rank, send.peer].pop(0)
+            pairs.append((replace(send, start=max(send.start, receive.start)), receive))
+    return pairs
 
 
 BARS = {
@@ -245,8 +247,7 @@ def gather_and_drop(
     spans = [span for span in run.spans if span.rank == rank and span.label in block_bytes and span.name in shown]
     if not spans:
         raise ValueError("no block was watched in this run: make a GatherWatch(strategy) on the rank, before the step")
-    start = min(span.start for span in spans)
-    spans = [span.since(start) for span in sorted(spans, key=lambda span: span.start)]
+    spans = _from_zero(sorted(spans, key=lambda span: span.start))
     blocks, paced = list(block_bytes), any(span.paced for span in spans)
     unit, scale = _time_unit(spans[-1].end)
     figure = Figure(figsize=(9, 2.7 + 0.34 * len(blocks)), layout="constrained")
@@ -264,7 +265,7 @@ def gather_and_drop(
     lower.stackplot([at * scale for at in times], areas, colors=list(AREAS.values()), step="post", linewidth=0)
     lower.set_ylim(bottom=0)
     lower.spines[["top", "right"]].set_visible(False)
-    _rank_axes(upper, len(blocks), unit, paced, rows="block")
+    _format(upper, [f"block {row}" for row in range(len(blocks))], unit, paced)
     lower.set_xlabel(upper.get_xlabel(), color=INK)
     upper.set_xlabel("")
     lower.set_ylabel(name_of_size, color=INK)
@@ -294,7 +295,7 @@ def _held(
 
     A block is whole from its gather to its drop, and its gradient from the backward pass until it is summed.
     """
-    gathered, whole_gradients, rows = set[str](), set[str](), set[str]()
+    gathered, whole_gradients, summed = set[str](), set[str](), set[str]()
     events = [(span.start, span.name, span.label) for span in spans if span.name in ("all-gather", "backward")]
     events += [(span.end, span.name, span.label) for span in spans if span.name in ("drop", "reduce-scatter")]
     times: list[float] = []
@@ -308,11 +309,11 @@ def _held(
             whole_gradients.add(block)
         elif name == "reduce-scatter":
             whole_gradients.discard(block)
-            rows.add(block)
-        gradients = sum(block_bytes[place] for place in whole_gradients) + sum(block_bytes[r] for r in rows) / shards
-        gathered_bytes = sum(block_bytes[place] for place in gathered)
-        own_rows = sum(block_bytes.values()) / shards
+            summed.add(block)
         times.append(moment)
-        for values, now in zip(held.values(), (optimizer_bytes, own_rows, gathered_bytes, gradients), strict=True):
-            values.append(now)
+        held["optimizer shard"].append(optimizer_bytes)
+        held["parameter shard"].append(sum(block_bytes.values()) / shards)
+        held["gathered parameters"].append(sum(block_bytes[place] for place in gathered))
+        gradients = sum(block_bytes[place] for place in whole_gradients)
+        held["gradients"].append(gradients + sum(block_bytes[place] for place in summed) / shards)
     return times, held

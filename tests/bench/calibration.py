@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,6 @@ class Sizes:
     operations: float = 3e8  # the most in one forward pass: larger sizes are skipped
 
 
-ON_A_CPU = Sizes()
 ON_A_GPU = Sizes(
     hidden=(256, 512, 1024, 2048, 4096, 8192),
     sequences=(1, 4, 16, 32, 64, 128, 256, 1024),
@@ -69,51 +68,35 @@ def calibrate(
     sizes: Sizes | None = None, precisions: Sequence[str] = ("float32",), *, at_least: float = 0.008
 ) -> BlockTimes:
     """Measure this device. Each time is the better of two tries, and each try takes at least `at_least` seconds."""
-    for precision in precisions:
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision={precision!r}: choose {', '.join(PRECISIONS)}")
-    chosen = sizes or (ON_A_GPU if device().type == "cuda" else ON_A_CPU)
-    points = list(_points(chosen))
-    _measure(*points[0], precisions[0], at_least)  # warm-up: the first measurement includes one-time setup
+    if unknown := set(precisions) - set(PRECISIONS):
+        raise ValueError(f"precision={unknown.pop()!r}: choose {', '.join(PRECISIONS)}")
+    chosen = sizes or (ON_A_GPU if device().type == "cuda" else Sizes())
+    grids = list(_grids(chosen))
+    kind, width, rows, columns = grids[0]
+    _measure(kind, width, rows[0], columns[0], precisions[0], at_least)  # the first one includes one-time setup
     measured: dict[str, PrecisionTimes] = {}
-    with tqdm(total=len(points) * len(precisions), desc="block times", leave=False, delay=2, disable=None) as bar:
-        for precision in precisions:
-            times = {}
-            for point in points:
-                with computing_in(precision):
-                    times[point] = _measure(*point, precision, at_least)
-                bar.update()
-            with computing_in(precision):
-                measured[precision] = PrecisionTimes(_surfaces(times), _updates(chosen.parameters, at_least))
-    name = torch.cuda.get_device_name() if device().type == "cuda" else "this CPU"
-    return BlockTimes(name, measured)
+    for precision in precisions:
+        surfaces: dict[str, dict[int, Surface]] = {}
+        with computing_in(precision):
+            for kind, width, rows, columns in tqdm(grids, desc=f"block times in {precision}", delay=2, disable=None):
+                points = partial(_measure, kind, width, precision=precision, at_least=at_least)
+                seconds = tuple(tuple(points(row, column) for column in columns) for row in rows)
+                surfaces.setdefault(kind, {})[width] = Surface(rows, columns, seconds)
+            measured[precision] = PrecisionTimes(surfaces, _updates(chosen.parameters, at_least))
+    return BlockTimes(torch.cuda.get_device_name() if device().type == "cuda" else "this CPU", measured)
 
 
-Point = tuple[str, int, int, int]  # kind, width, row, column
-
-
-def _points(sizes: Sizes) -> Iterator[Point]:
-    """Yield the points to measure. Each width has the numbers of sequences that are affordable at all its steps."""
+def _grids(sizes: Sizes) -> Iterator[tuple[str, int, tuple[int, ...], tuple[int, ...]]]:
+    """Yield kinds and widths, with the rows and columns to measure: for an LSTM, those that are affordable."""
     for width in sizes.hidden:
         per_cell = 16 * width**2
         steps = [size for size in sizes.steps if per_cell * size * max(sizes.sequences) <= sizes.operations]
         steps = steps or [min(sizes.steps)]
         sequences = [size for size in sizes.sequences if per_cell * size * max(steps) <= sizes.operations]
-        yield from ((LSTM, width, row, column) for row in sequences or [min(sizes.sequences)] for column in steps)
+        yield LSTM, width, tuple(sequences or [min(sizes.sequences)]), tuple(steps)
     for width in sizes.hidden[::2]:
-        yield from (
-            (kind, width, row, column) for kind in (HEAD, TABLE) for row in sizes.words for column in sizes.cells
-        )
-
-
-def _surfaces(times: dict[Point, BlockSeconds]) -> dict[str, dict[int, Surface]]:
-    surfaces: dict[str, dict[int, Surface]] = {}
-    for kind, width in dict.fromkeys(point[:2] for point in times):
-        points = [point for point in times if point[:2] == (kind, width)]
-        rows, columns = (tuple(sorted(set(sizes))) for sizes in zip(*(point[2:] for point in points), strict=True))
-        seconds = tuple(tuple(times[kind, width, row, column] for column in columns) for row in rows)
-        surfaces.setdefault(kind, {})[width] = Surface(rows, columns, seconds)
-    return surfaces
+        yield HEAD, width, sizes.words, sizes.cells
+        yield TABLE, width, sizes.words, sizes.cells
 
 
 @contextlib.contextmanager
@@ -135,7 +118,9 @@ def autocast_for(precision: str) -> contextlib.AbstractContextManager:
 
 
 def _measure(kind: str, width: int, row: int, column: int, precision: str, at_least: float) -> BlockSeconds:
-    layers = _layers(width, row, column) if kind == LSTM else 1
+    # LSTM layers are a chain of several, unless one layer already takes long enough to time.
+    several = kind == LSTM and device().type == "cuda" and 16 * width**2 * row * column < 1e12
+    layers = 4 if several else 1
     run, inputs = _runner(kind, width, row, column, layers)
     weights, time = list(run.parameters()), partial(seconds_in_a_row, at_least=at_least, alone=kind != LSTM)
     with autocast_for(precision):
@@ -155,35 +140,19 @@ def _measure(kind: str, width: int, row: int, column: int, precision: str, at_le
     return BlockSeconds(*parts) * (1 / layers)
 
 
-def _layers(width: int, sequences: int, steps: int) -> int:
-    """Return the number of layers in a chain: several, unless one layer already takes long enough to time."""
-    return 4 if device().type == "cuda" and 16 * width**2 * sequences * steps < 1e12 else 1
-
-
-class _Head(nn.Module):
-    """The output layer and its loss."""
-
-    def __init__(self, width: int, outputs: int) -> None:
-        super().__init__()
-        self.project = Project(width, outputs)
-        self.targets: Tensor = torch.zeros(0)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs = self.project(inputs)[0].float()
-        return nn.functional.cross_entropy(outputs.flatten(0, 1), self.targets, reduction="sum")
-
-
 class _Chain(nn.Module):
-    """Blocks in sequence, without their states."""
+    """Blocks in sequence, without their states. With `targets`, the last is an output layer, and its loss follows."""
 
-    def __init__(self, *blocks: nn.Module) -> None:
+    def __init__(self, *blocks: nn.Module, targets: Tensor | None = None) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks, self.targets = nn.ModuleList(blocks), targets
 
     def forward(self, inputs: Tensor) -> Tensor:
         for block in self.blocks:
             inputs, _ = block(inputs)
-        return inputs
+        if self.targets is None:
+            return inputs
+        return nn.functional.cross_entropy(inputs.float().flatten(0, 1), self.targets, reduction="sum")
 
 
 def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[nn.Module, Tensor]:
@@ -194,8 +163,7 @@ def _runner(kind: str, width: int, row: int, column: int, layers: int) -> tuple[
             return chain, torch.randn(column, row, width, requires_grad=True)
         if kind == TABLE:
             return _Chain(Embed(row, width)), torch.randint(0, row, (column, 1))
-        head = _Head(width, row)
-        head.targets = torch.randint(0, row, (column,))
+        head = _Chain(Project(width, row), targets=torch.randint(0, row, (column,)))
         return head, torch.randn(column, 1, width, requires_grad=True)
 
 
@@ -256,12 +224,11 @@ def save(times: BlockTimes, file: str | Path) -> None:
     """Write the table as JSON, for `read_block_times`."""
     plain: dict[str, Any] = {"device": times.device}
     for precision, measured in times.precisions.items():
-        plain[precision] = {kind: dict(_plain_surfaces(by_width)) for kind, by_width in measured.surfaces.items()}
-        plain[precision]["updates"] = {name: [line.fixed, line.each] for name, line in measured.updates.items()}
+        tables: dict[str, Any] = {kind: {} for kind in measured.surfaces}
+        for kind, by_width in measured.surfaces.items():
+            for width, surface in by_width.items():
+                seconds = [[[float(f"{part:.4g}") for part in value.parts] for value in row] for row in surface.seconds]
+                tables[kind][str(width)] = {"rows": surface.rows, "columns": surface.columns, "seconds": seconds}
+        updates = {name: [line.fixed, line.each] for name, line in measured.updates.items()}
+        plain[precision] = {**tables, "updates": updates}
     Path(file).write_text(json.dumps(plain, indent=1) + "\n")
-
-
-def _plain_surfaces(by_width: Mapping[int, Surface]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for width, surface in by_width.items():
-        seconds = [[[float(f"{part:.4g}") for part in value.parts] for value in row] for row in surface.seconds]
-        yield str(width), {"rows": surface.rows, "columns": surface.columns, "seconds": seconds}

@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import time
 from functools import partial
-from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -40,27 +39,27 @@ def measure(folder: str, hidden: int, layers: int, sequences: int, steps: int) -
     def update() -> float:
         began = time.perf_counter()
         strategy.step(batch)[0].item()
+        return since(began)
+
+    def since(began: float) -> float:
         return 1e3 * (time.perf_counter() - began)
 
-    numbers = count(1)
     alone = [update() for _ in range(25)][5:]
-    at_once = []
-    for _ in range(SAVES):
+    at_once, begins, beside, whole = [], [], [], []
+    for number in range(SAVES):
         began = time.perf_counter()
-        save_checkpoint(strategy, folder, Position(next(numbers)))
-        at_once.append(1e3 * (time.perf_counter() - began))
+        save_checkpoint(strategy, folder, Position(1 + number))
+        at_once.append(since(began))
         update()
-    begins, beside, whole = [], [], []
     with BackgroundSaver() as saver:
-        for _ in range(SAVES):
+        for number in range(SAVES):
             began = time.perf_counter()
-            number = next(numbers)
-            saver.save(strategy, folder, Position(number))
-            begins.append(1e3 * (time.perf_counter() - began))
+            saver.save(strategy, folder, Position(1 + SAVES + number))
+            begins.append(since(began))
             while on_any_rank(saver.is_writing()):
                 beside.append(update())
             saver.wait()
-            whole.append(1e3 * (time.perf_counter() - began))
+            whole.append(since(began))
     latest = latest_checkpoint(folder)
     assert latest is not None
     return {

@@ -22,11 +22,11 @@ from course_lib.strategies import DDP, Single
 from tests.bench.table import alternate, table, write_section
 
 LAYERS, STEPS, SEQUENCES = 4, 128, 128
-ON_GPU = torch.cuda.is_available()
-SIZES = (256, 512, 1024, 2048) if ON_GPU else (8,)
-ROUNDS, WARM_UP = (40, 8) if ON_GPU else (3, 1)
+SIZES = (256, 512, 1024, 2048)
+ROUNDS, WARM_UP = 40, 8
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
 WHAT = f"an update that is waited for: {LAYERS} layers, {SEQUENCES} sequences of {STEPS} steps, Adam, clipping"
+BATCH = AddingProblem(SEQUENCES, (STEPS, STEPS)).batch(range(SEQUENCES))
 Step = Callable[[Batch], object]
 
 
@@ -76,14 +76,10 @@ def ours(hidden: int, precision: torch.dtype | None, ddp: bool) -> Step:
     return (DDP if ddp else Single)(model, adam, squared_error, clip=1.0, autocast=precision).step
 
 
-def whole_batch() -> Batch:
-    """Return sequences that are all as long."""
-    return AddingProblem(SEQUENCES, (STEPS, STEPS)).batch(range(SEQUENCES)).to(device())
-
-
 def times(hidden: int, precision: torch.dtype | None) -> list[float]:
     """Return the median seconds of an update: bare with one call, bare with a call per layer, ours, ours recorded."""
-    batch, recorded = whole_batch(), ours(hidden, precision, ddp=False)
+    batch = BATCH.to(device())
+    recorded = ours(hidden, precision, ddp=False)
 
     def unrecorded(batch: Batch) -> None:
         with trace.paused():
@@ -96,16 +92,15 @@ def times(hidden: int, precision: torch.dtype | None) -> list[float]:
 def memory(hidden: int, precision: torch.dtype | None, ddp: bool) -> list[str]:
     """Return the most MiB that PyTorch held: bare with one call, bare with a call per layer, ours."""
     kinds = [*(partial(bare, hidden, calls) for calls in (1, LAYERS)), partial(ours, hidden)]
-    batch, most = whole_batch(), []
+    batch, most = BATCH.to(device()), []
     for kind in kinds:
         gc.collect()
-        if ON_GPU:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
         step = kind(precision, ddp)
         for _ in range(3):
             step(batch)
-        most.append(f"{torch.cuda.max_memory_allocated() / 2**20 if ON_GPU else 0:,.0f}")
+        most.append(f"{torch.cuda.max_memory_allocated() / 2**20:,.0f}")
         del step
     return most
 
@@ -122,17 +117,13 @@ def main() -> None:
         most = launch(memory, hidden, PRECISIONS[name], ddp, ranks=1, timeout=None)[0]
         held.append([hidden, name, "ddp" if ddp else "single", *most])
     head = "hidden | precision | bare, one call | bare, one per layer | `step` | ratio | `step`, spans recorded | ratio"
-    fast = table(head, speed)
-    full = table("hidden | precision | strategy | bare, one call | bare, one per layer | `step`", held)
-    if not ON_GPU:
-        return print(f"{fast}\n\n{full}")
-    turns = f"the median of {ROUNDS} rounds in which all four take turns"
-    write_section(
-        "An update (GPU)",
-        f"Milliseconds of {WHAT}; {turns}. The ratios are the faster bare loop's time over ours.",
-        fast,
+    about = (
+        f"Milliseconds of {WHAT}; the median of {ROUNDS} rounds in which all four take turns. The ratios are the "
+        "faster bare loop's time over ours."
     )
-    write_section("Memory of an update (GPU)", f"The most MiB that PyTorch held in {WHAT}.", full)
+    write_section("An update (GPU)", about, table(head, speed))
+    head = "hidden | precision | strategy | bare, one call | bare, one per layer | `step`"
+    write_section("Memory of an update (GPU)", f"The most MiB that PyTorch held in {WHAT}.", table(head, held))
 
 
 if __name__ == "__main__":

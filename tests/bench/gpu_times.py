@@ -1,16 +1,17 @@
 """The block times of a GPU, and how well they predict whole models: `python -m tests.bench.gpu_times FILE`.
 
 It writes the table to FILE, as `course_lib/planning/h200.json` is; with `--models FILE` it reads it. Then it trains
-models of 1, 2 and 4 layers, of sizes that lie between the measured ones, and prints predicted beside measured
-milliseconds of an update.
+models of 1, 2 and 4 layers, of sizes that lie between the measured ones, and compares an update as predicted with one
+as measured.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-import time
+from collections import defaultdict
 from functools import partial
+from itertools import product
 
 import torch
 from tqdm import tqdm
@@ -21,12 +22,10 @@ from course_lib.lstm.model import SequenceModel, cross_entropy, lstm_model
 from course_lib.planning.block_times import BlockTimes, read_block_times
 from course_lib.strategies import Single
 from tests.bench.calibration import PRECISIONS, calibrate, computing_in, save, seconds_in_a_row
-from tests.bench.table import describe_machine
+from tests.bench.table import table, write_section
 
 WORDS = 10_000
-ON_A_GPU = ((512, 96, 64), (768, 32, 100), (1024, 128, 128), (1536, 192, 24), (2048, 24, 50), (3072, 128, 32))
-ON_A_CPU = ((32, 16, 20), (128, 12, 12))
-LIMIT = 400.0  # seconds: what is not measured by then is left out
+SIZES = ((512, 96, 64), (768, 32, 100), (1024, 128, 128), (1536, 192, 24), (2048, 24, 50), (3072, 128, 32))
 
 
 def tokens(sequences: int, steps: int) -> Batch:
@@ -51,45 +50,30 @@ def measured(model: SequenceModel, batch: Batch, precision: str) -> float:
         return seconds_in_a_row(lambda: strategy.step(batch), at_least=0.05)
 
 
-def starting_an_action() -> float:
-    """What a forward or a backward pass costs that has next to nothing to do."""
-    model = lstm_model(features=2, hidden=16, layers=1, outputs=1).to(device())
-    inputs = torch.zeros((1, 1, 2), device=device())
-    return seconds_in_a_row(lambda: model(inputs)[0].sum().backward()) / 2
-
-
 def main() -> None:
     """Measure, write the table, and print how far off it is."""
-    began, on_gpu = time.monotonic(), torch.cuda.is_available()
     *options, file = sys.argv[1:]
     if "--models" in options:
         times = read_block_times(file)
     else:
-        times = calibrate(precisions=PRECISIONS if on_gpu else ("float32",))
+        times = calibrate(precisions=PRECISIONS if torch.cuda.is_available() else ("float32",))
         save(times, file)
-    print(f"On {describe_machine()}.\nThe table took {time.monotonic() - began:.0f} s.\n")
-    print("| hidden | layers | sequences x steps | precision | predicted, ms | measured, ms | error |")
-    print("|--:|--:|--:|---|--:|--:|--:|")
-    errors: dict[str, list[float]] = {precision: [] for precision in times.precisions}
-    for hidden, sequences, steps in tqdm(ON_A_GPU if on_gpu else ON_A_CPU, desc="models", disable=None):
+    rows, errors = [], defaultdict[str, list[float]](list)
+    for (hidden, sequences, steps), layers in tqdm(list(product(SIZES, (1, 2, 4))), desc="models", disable=None):
         batch = tokens(sequences, steps)
-        for layers in (1, 2, 4):
-            for precision in times.precisions:
-                if time.monotonic() - began > LIMIT:
-                    continue
-                model = lstm_model(vocabulary=WORDS, hidden=hidden, layers=layers).to(device())
-                guess = predicted(times, model, sequences, steps, precision)
-                truth = measured(model, batch, precision)
-                errors[precision].append(abs(guess / truth - 1))
-                sizes = f"{hidden} | {layers} | {sequences} x {steps} | {precision}"
-                print(f"| {sizes} | {guess * 1000:.2f} | {truth * 1000:.2f} | {guess / truth - 1:+.0%} |", flush=True)
-    every = [error for found in errors.values() for error in found]
-    for precision, found in [*errors.items(), ("all", every)]:
-        if found:
-            print(
-                f"{precision}: {len(found)} models, median error {statistics.median(found):.1%}, most {max(found):.1%}"
-            )
-    print(f"starting an action: {starting_an_action() * 1000:.2f} ms\n{time.monotonic() - began:.0f} s")
+        for precision in times.precisions:
+            model = lstm_model(vocabulary=WORDS, hidden=hidden, layers=layers).to(device())
+            guess, truth = predicted(times, model, sequences, steps, precision), measured(model, batch, precision)
+            errors[precision].append(abs(guess / truth - 1))
+            numbers = [f"{guess * 1000:.2f}", f"{truth * 1000:.2f}", f"{guess / truth - 1:+.0%}"]
+            rows.append([hidden, layers, f"{sequences} x {steps}", precision, *numbers])
+    said = [f"{name} {statistics.median(found):.1%} (at most {max(found):.0%})" for name, found in errors.items()]
+    write_section(
+        "Block times",
+        "What the table predicts for an update of whole models with Adam, each layer by itself, and what was measured; "
+        f"`python -m tests.bench.gpu_times FILE`. Median errors: {', '.join(said)}.",
+        table("hidden | layers | sequences x steps | precision | predicted, ms | measured, ms | error", rows),
+    )
 
 
 if __name__ == "__main__":

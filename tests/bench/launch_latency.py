@@ -6,7 +6,6 @@ alternate between the contenders, so that a noisy minute hits them all.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -18,7 +17,7 @@ from tqdm import tqdm
 
 from tests.bench.table import table, write_section
 
-RANKS = (2, 4, 8)
+RANKS, ROUNDS = (2, 4, 8), 3
 PREAMBLE = """
 import contextlib, json, os, socket, subprocess, sys, time
 import torch, torch.distributed as dist
@@ -98,11 +97,8 @@ def measure(code: str, ranks: int) -> float:
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    rounds = parser.parse_args().rounds
     seconds: dict[tuple[str, int], list[float]] = {(name, n): [] for name in CONTENDERS for n in RANKS}
-    for name, ranks in tqdm([key for _ in range(rounds) for key in seconds], desc="launches"):
+    for name, ranks in tqdm([key for _ in range(ROUNDS) for key in seconds], desc="launches"):
         seconds[name, ranks].append(measure(CONTENDERS[name], ranks))
     median = {key: statistics.median(values) for key, values in seconds.items()}
     rows = []
@@ -111,7 +107,7 @@ def main() -> None:
         rows.append([name, *(f"{median[name, n]:.2f}" for n in RANKS), ratio])
     about = (
         "Seconds until n ranks have started, met in one all-reduce and returned; "
-        f"median of {rounds} rounds, each in a fresh process with torch imported."
+        f"median of {ROUNDS} rounds, each in a fresh process with torch imported."
     )
     head = " | ".join(["launcher", *(f"{n} ranks" for n in RANKS), "4 ranks, against warm `launch`"])
     write_section("Launch latency", about, table(head, rows))

@@ -1,16 +1,12 @@
 """Ranks that stay between cells: `%%ranks` beside the nbdistributed extension, in one run.
 
 Each contender gets the same cells in an IPython shell of its own: a first cell, cells with an all-reduce, a tensor of
-100 MB. nbdistributed loses a cell that comes before its workers are there, and waits for it for 30 s; so it is also
-measured "at best": with a user who knows when they are there.
-
-    pip install nbdistributed
-    python -m tests.bench.live_ranks
+100 MB. nbdistributed loses a cell that comes before its workers are there, and waits for it for 30 s; so it is measured
+"at best": with a user who knows when they are there.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -22,7 +18,7 @@ from pathlib import Path
 
 from tests.bench.table import table, write_section
 
-MEGABYTES = 100
+MEGABYTES, CELLS = 100, 20
 BEFORE = """
 import json, sys, time
 from IPython.core.interactiveshell import InteractiveShell
@@ -78,7 +74,12 @@ def load():
     shell.run_line_magic("load_ext", "nbdistributed")
 def first_cell():
     shell.run_line_magic("dist_init", "-n 2")
-    return any(works() for _ in range(3))
+    while True:
+        try:
+            manager()._comm_manager.send_to_all("get_status", {}, timeout=0.1)
+            return works()
+        except TimeoutError:
+            pass
 def manager():
     return shell.magics_manager.registry["DistributedMagic"]
 def pull(name):
@@ -89,19 +90,9 @@ def end():
         process.wait()
     manager()._comm_manager.running = False
 """
-AT_BEST = f"""{THEIRS}
-def first_cell():
-    shell.run_line_magic("dist_init", "-n 2")
-    while True:
-        try:
-            manager()._comm_manager.send_to_all("get_status", {{}}, timeout=0.1)
-            return works()
-        except TimeoutError:
-            pass
-"""
 
 
-def measure(contender: str, cells: int) -> dict[str, float]:
+def measure(contender: str) -> dict[str, float]:
     """Run one contender in a fresh process, and return what was measured, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         harmless = Path(folder, "pkill")  # nbdistributed ends workers with `pkill -f`, which must not reach others'
@@ -110,7 +101,7 @@ def measure(contender: str, cells: int) -> dict[str, float]:
         script = Path(folder, "contender.py")
         script.write_text(BEFORE + contender + AFTER)
         path = os.pathsep.join([folder, str(Path(sys.executable).parent), os.environ["PATH"]])
-        command = [sys.executable, script, str(cells), str(MEGABYTES), str(time.time())]
+        command = [sys.executable, script, str(CELLS), str(MEGABYTES), str(time.time())]
         environment = {**os.environ, "PATH": path, "IPYTHONDIR": folder, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     if done.returncode:
@@ -120,25 +111,19 @@ def measure(contender: str, cells: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cells", type=int, default=20)
-    cells = parser.parse_args().cells
-    contenders = (OURS, THEIRS, AT_BEST)
-    rounds = [[measure(contender, cells) for contender in contenders] for _ in range(3)]  # in turn
-    ours, theirs, at_best = (
+    rounds = [[measure(contender) for contender in (OURS, THEIRS)] for _ in range(3)]  # in turn
+    ours, theirs = (
         {key: statistics.median(found[key] for found in runs) for key in runs[0]} for runs in zip(*rounds, strict=True)
     )
     rows = []
-    for text, key, unit, other in (
-        ("`%load_ext` done: two ranks started, first cell done, s", "first", 1, theirs),
-        ("the same, with a user who knows when its workers are there, s", "first", 1, at_best),
-        ("from the start of the process, s", "since_start", 1, theirs),
-        ("the same, with that user, s", "since_start", 1, at_best),
-        ("a cell with an all-reduce, ms (median)", "cell", 1000, theirs),
-        (f"pulling a tensor of {MEGABYTES} MB, s", "pull", 1, theirs),
+    for text, key, unit in (
+        ("`%load_ext` done: two ranks started, first cell done, s", "first", 1),
+        ("from the start of the process, s", "since_start", 1),
+        ("a cell with an all-reduce, ms (median)", "cell", 1000),
+        (f"pulling a tensor of {MEGABYTES} MB, s", "pull", 1),
     ):
-        cells_of_row = [f"{each[key] * unit:.3g}" for each in (ours, other)]
-        rows.append([text, *cells_of_row, f"{other[key] / ours[key]:.1f}"])
+        cells = [f"{each[key] * unit:.3g}" for each in (ours, theirs)]
+        rows.append([text, *cells, f"{theirs[key] / ours[key]:.1f}"])
     about = "Ranks that stay alive between cells, in IPython; two ranks over gloo. Medians of three runs, in turn."
     write_section("Live ranks", about, table(" | `%%ranks` | nbdistributed 0.1.0 | ratio", rows))
 

@@ -44,8 +44,6 @@ def row(width: int, precision: str) -> list[object]:
 def main() -> None:
     """Measure and write the table."""
     sizes = [(width, precision) for precision in PRECISIONS for width in (256, 1024)] + [(4096, "bfloat16")]
-    if not torch.cuda.is_available():
-        sizes = [(64, "float32")]
     head = " | ".join(f"{kind}, ms | " + " | ".join(f"x {cut}" for cut in CUTS) for kind in ("LSTM", "GPT"))
     write_section(
         "The price of micro-batches, LSTM and GPT",

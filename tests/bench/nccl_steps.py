@@ -24,7 +24,7 @@ from course_lib.strategies.fsdp import sharded_modules
 from tests.bench.table import alternate, table, write_section
 
 RANKS, LAYERS, STEPS, ROUNDS = 4, 8, 32, 15
-HIDDEN = 1024 if torch.cuda.is_available() else 16
+HIDDEN = 1024
 BATCH = AddingProblem(128, (STEPS, STEPS)).batch(range(128))
 adam = partial(torch.optim.Adam, lr=0.001)
 SCHEDULES = [(name, 8, 1) for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")] + [("wavefront", 2, 4)]
@@ -67,8 +67,7 @@ def prefetching(ahead: int | None, **options) -> Strategy:
 
 
 def data_parallel() -> list[float]:
-    kinds: list[Strategy] = [kind(model(), adam, squared_error) for kind in (KeepsGradients, SumsAfterwards, DDP)]
-    return _times(kinds)
+    return _times([kind(model(), adam, squared_error) for kind in (KeepsGradients, SumsAfterwards, DDP)])
 
 
 def sharded() -> list[float]:
@@ -130,17 +129,15 @@ def main() -> None:
         spent, simulated, bubble = against_simulation(make_schedule(name, RANKS, pieces, chunks))
         numbers = [f"{simulated * 1e3:.1f}", f"{spent * 1e3:.1f}", f"{spent / simulated:.2f}", f"{bubble:.0%}"]
         pipelines.append([name, f"{pieces} x {chunks}", *numbers])
-    tables = [
+    shared = " sharing one GPU" if machine.gpus() < RANKS else ""
+    where = f"{RANKS} ranks{shared}, {LAYERS} layers of {HIDDEN}, 128 sequences of {STEPS} steps, NCCL"
+    write_section(
+        "NCCL",
+        f"{where} {'.'.join(map(str, machine.nccl_version()))}; the median of {ROUNDS} rounds.",
         table("update | ms | more than the first row", updates),
         table("FSDP | ms | against the first", fsdp),
         table("schedule | micro-batches x chunks | simulated, ms | measured, ms | ratio | bubble", pipelines),
-    ]
-    if not torch.cuda.is_available():
-        return print("\n\n".join(tables))
-    shared = " sharing one GPU" if machine.gpus() < RANKS else ""
-    where = f"{RANKS} ranks{shared}, {LAYERS} layers of {HIDDEN}, 128 sequences of {STEPS} steps, NCCL"
-    about = f"{where} {'.'.join(map(str, machine.nccl_version()))}; the median of {ROUNDS} rounds."
-    write_section("NCCL", about, *tables)
+    )
 
 
 if __name__ == "__main__":

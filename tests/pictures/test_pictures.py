@@ -13,12 +13,12 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from nbformat.v4 import new_code_cell, new_notebook, new_output
 from PIL import Image
 
 from course_lib.data import AddingProblem, at_last_padded_step, pad
 from course_lib.launchers import Run
-from course_lib.lstm.memory import Memory
+from course_lib.lstm import lstm_model
+from course_lib.lstm.memory import BatchSize, Memory
 from course_lib.pictures import (
     comparison,
     curves,
@@ -27,18 +27,20 @@ from course_lib.pictures import (
     messages,
     padding,
     placement,
+    plan_bars,
     schedule,
     timeline,
 )
-from course_lib.pictures.picture import COLORS, LETTERS, OTHERS, Picture, colors_for
+from course_lib.pictures.picture import COLORS, LETTERS, Picture, colors_for
 from course_lib.pictures.schedule_chart import LEFT, ROW, TOP, WIDTH
-from course_lib.pictures.timeline import matched, sent_at
-from course_lib.planning import Action
+from course_lib.pictures.timeline import matched
+from course_lib.planning import Action, Network, Work, best_of_each_way, explain, plans
 from course_lib.planning.network import Link
 from course_lib.planning.placement import BlockCost, balanced, round_robin
 from course_lib.planning.schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront
 from course_lib.planning.simulation import TimedAction, simulate
 from course_lib.trace import Span
+from tests.planning.tables import even_times
 
 
 def bars(picture) -> list[tuple[float, float, float]]:
@@ -46,13 +48,6 @@ def bars(picture) -> list[tuple[float, float, float]]:
     (axes,) = picture.figure.axes
     boxes = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
     return sorted((round(box.x0, 3), round(box.x1, 3), round((box.y0 + box.y1) / 2)) for box in boxes)
-
-
-def test_a_timeline_has_one_bar_per_span_on_its_ranks_row():
-    spans = [Span(0, "forward", 0.0, 0.010), Span(1, "forward", 0.010, 0.020), Span(1, "backward", 0.020, 0.050)]
-    picture = timeline(spans, ranks=2)
-    assert bars(picture) == [(0, 10, 0), (10, 20, 1), (20, 50, 1)]
-    assert picture.alt == "Timeline of 2 ranks: forward, backward"
 
 
 def test_a_trace_file_is_drawn_like_the_run_it_was_written_from(tmp_path):
@@ -74,13 +69,6 @@ def test_the_worst_link_is_named_in_words_and_every_link_has_its_number():
     assert link_matrix({}, 1).alt == "One rank, and so no links"
 
 
-def test_what_happens_during_something_else_is_drawn_at_half_height():
-    picture = timeline([Span(0, "backward", 5.0, 5.1), Span(0, "communication", 5.02, 5.05)], ranks=1)
-    heights = [path.get_extents().height for bar in picture.figure.axes[0].collections for path in bar.get_paths()]
-    assert heights == pytest.approx([0.76, 0.38])
-    assert bars(picture)[0][:2] == (0, 100)
-
-
 @pytest.mark.parametrize("end", [5.09, 5.11])
 def test_a_message_is_drawn_below_what_its_rank_does_meanwhile_whichever_takes_longer(end):
     picture = timeline([Span(0, "communication", 5.0, end), Span(0, "wait for the sums", 5.0, 5.1)], ranks=1)
@@ -90,14 +78,12 @@ def test_a_message_is_drawn_below_what_its_rank_does_meanwhile_whichever_takes_l
     assert heights == pytest.approx({color.upper(): height for color, height in colors.items()})
 
 
-def test_a_paced_timeline_says_so():
+def test_a_timeline_says_whether_it_is_paced_and_without_spans_how_to_record_some():
     picture = timeline([Span(0, "forward", 0.0, 0.01, paced=True)], ranks=1)
     assert "paced" in picture.figure.axes[0].get_xlabel()
     assert picture.alt == "Paced timeline of 1 rank: forward"
-
-
-def test_a_timeline_without_spans_says_how_to_record_some():
     assert "trace.span" in timeline([], ranks=2).alt
+    assert "give a Simulation" in schedule([]).alt
 
 
 def test_a_notebook_gets_an_image_with_alt_text_whose_width_follows_the_letters():
@@ -107,16 +93,6 @@ def test_a_notebook_gets_an_image_with_alt_text_whose_width_follows_the_letters(
     assert "width:49.5em;max-width:100%" in data["text/html"]
     assert f'src="data:image/png;base64,{data["image/png"]}"' in data["text/html"]
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
-
-
-def test_a_viewer_without_html_exports_the_picture_itself():
-    from nbconvert import LatexExporter
-
-    data = timeline([Span(0, "forward", 0.0, 0.01)], ranks=1)._repr_mimebundle_()
-    notebook = new_notebook(cells=[new_code_cell("draw()", outputs=[new_output("display_data", data)])])
-    written, resources = LatexExporter().from_notebook_node(notebook)
-    assert "includegraphics" in written
-    assert [*resources["outputs"].values()] == [base64.b64decode(data["image/png"])]
 
 
 def test_fewer_shades_leave_the_colors_as_they_are():
@@ -137,36 +113,17 @@ def test_words_beside_a_picture_cannot_leave_their_attribute():
     assert 'alt="a &quot;&lt;b&gt;&quot; of two"' in shown
 
 
-def test_the_same_figure_is_the_same_file():
-    first, second = (timeline([Span(0, "forward", 0.0, 0.01)], ranks=1).png for _ in range(2))
-    assert first == second
-
-
-def test_a_meaning_keeps_its_color_and_strangers_take_others():
-    colors = colors_for(["load", "forward", "save"])
-    assert colors["forward"] == COLORS["forward"]
-    assert (colors["load"], colors["save"]) == OTHERS[:2]
-    assert not set(COLORS.values()) & set(OTHERS)
-
-
-def test_messages_pair_the_nth_send_with_the_nth_receive():
+def test_a_message_pairs_the_nth_send_with_the_nth_receive_and_leaves_when_both_are_there():
     spans = [
-        Span(0, "send", 0.00, 0.01, peer=1),
-        Span(0, "send", 0.02, 0.03, peer=1),
+        Span(0, "send", 0.00, 0.02, peer=1),
+        Span(0, "send", 0.02, 0.05, peer=1),
         Span(0, "send", 0.03, 0.04, peer=2),
-        Span(1, "receive", 0.00, 0.02, peer=0),
+        Span(1, "receive", 0.01, 0.02, peer=0),
         Span(1, "receive", 0.02, 0.05, peer=0),
         Span(1, "forward", 0.05, 0.06),
     ]
-    assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.0, 0.02), (0.02, 0.05)]
-    picture = messages(spans, ranks=3)
-    assert picture.alt == "Messages between 3 ranks: 2, over the links 0 to 1"
-
-
-def test_a_message_leaves_when_both_are_there():
-    early, late = Span(0, "send", 0.0, 0.03, peer=1), Span(1, "receive", 0.02, 0.03, peer=0)
-    assert sent_at(early, late) == 0.02
-    assert sent_at(Span(0, "send", 0.025, 0.03, peer=1), late) == 0.025
+    assert [(send.start, receive.end) for send, receive in matched(spans)] == [(0.01, 0.02), (0.02, 0.05)]
+    assert messages(spans, ranks=3).alt == "Messages between 3 ranks: 2, over the links 0 to 1"
 
 
 def test_two_runs_are_drawn_on_one_time_axis_each_from_its_first_message():
@@ -217,21 +174,15 @@ def test_a_schedule_says_its_makespan_bubble_and_what_it_holds():
     assert schedule(gpipe(4, 8)).alt.endswith("100%, 100%, 100%, 100%")
 
 
-def test_times_may_have_a_unit_of_their_own_and_the_legend_names_what_is_there():
+def test_units_and_words_may_be_others_and_the_bars_be_left_out():
+    """As lesson 10 draws chunks."""
     timed = [
         TimedAction(stage, Action("F", chunk), stage + chunk, stage + chunk + 1) for stage in (0, 1) for chunk in (0, 1)
     ]
-    picture = schedule(timed, seconds=False, unit="ticks")
+    picture = schedule(timed, seconds=False, unit="ticks", idle="no chunk", held=False)
     assert "time in ticks" in words(picture)
-    assert picture.alt.startswith("Schedule on 2 stages: makespan 3 ticks, bubble 33.3%")
-    assert words(picture)[:2] == ["forward", "idle"]
-
-
-def test_gray_may_mean_something_else_and_the_bars_may_be_left_out():
-    picture = schedule(simulate(naive(2)), idle="no chunk", held=False)
-    assert numbers(picture) == ["0", "0", "0", "0"]
-    assert picture.alt == "Schedule naive on 2 stages: makespan 4, bubble 50.0%"
-    assert words(picture)[:3] == ["forward", "backward", "no chunk"]
+    assert picture.alt == "Schedule on 2 stages: makespan 3 ticks, bubble 33.3%"
+    assert words(picture)[:2] == ["forward", "no chunk"]
     assert "held of the batch" not in words(picture)
 
 
@@ -260,10 +211,6 @@ def test_a_measured_schedule_looks_like_a_simulated_one():
     assert numbers(picture) == numbers(simulated)
     assert "time in milliseconds (paced: actions sleep to a fixed length)" in words(picture)
     assert picture.alt.startswith("Paced schedule 1f1b on 2 stages: makespan 80 milliseconds, bubble 25.0%")
-
-
-def test_a_schedule_without_actions_says_what_to_give():
-    assert "give a Simulation" in schedule([]).alt
 
 
 def test_a_drawing_is_shown_as_an_image_and_saved_as_svg(tmp_path):
@@ -318,20 +265,15 @@ def test_dots_mark_the_steps_that_are_read_and_the_words_count_those_at_an_end()
     assert [axes.get_title(loc="left") for axes in picture.figure.axes] == ["the last column", "the last step"]
 
 
-def test_a_computed_curve_is_dashed_and_must_be_one_of_those_drawn():
-    points = {"measured": [(1, 1), (2, 3)], "formula": [(1, 1), (2, 2)]}
-    lines = curves(points, x="ranks", y="speed", computed=["formula"]).figure.axes[0].lines
-    assert [(line.get_linestyle(), line.get_marker()) for line in lines] == [("-", "o"), ("--", "None")]
-    with pytest.raises(ValueError, match="name curves of this picture, measured, formula"):
-        curves(points, x="ranks", y="speed", computed=["fit"])
-
-
-def test_a_computed_curve_has_the_color_of_the_curve_it_computes():
+def test_a_computed_curve_is_dashed_and_has_the_color_of_the_curve_it_computes():
     points = {name: [(1, 1), (2, 3)] for name in ("few", "many", "few, formula", "many, measured again")}
     lines = curves(points, x="ranks", y="speed", computed=["few, formula"]).figure.axes[0].lines
+    assert [(line.get_linestyle(), line.get_marker()) for line in lines[1:3]] == [("-", "o"), ("--", "None")]
     few, many, formula, again = (line.get_color() for line in lines)
     assert formula == few
     assert len({few, many, again}) == 3
+    with pytest.raises(ValueError, match="name curves of this picture, few, many"):
+        curves(points, x="ranks", y="speed", computed=["fit"])
 
 
 def test_both_axes_can_be_logarithmic_and_a_place_be_marked():
@@ -368,3 +310,21 @@ def test_runs_side_by_side_without_communication_fill_their_rows():
     (axes,) = comparison({"run": Run((None,), 1.0, [], [Span(0, "save", 5.0, 5.04)])}).figure.axes
     (box,) = [path.get_extents() for bar in axes.collections for path in bar.get_paths()]
     assert (box.y0, box.y1) == pytest.approx((-0.4, 0.4))
+
+
+def test_a_plans_bar_is_as_long_as_the_update_and_the_words_say_where_it_goes():
+    work = Work.of(lstm_model(features=2, hidden=16, layers=4, outputs=1), BatchSize(16, 32), even_times(0.3, 512))
+    made = best_of_each_way(plans(work, 4, Network.flat(Link(1e-3, 1e5)), micro_batches=(1, 4)))
+    picture = plan_bars(made)
+    boxes = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="24"', picture.shapes)
+    rows = {float(y): [] for _, y, _ in boxes}
+    for x, y, width in boxes:
+        rows[float(y)] += [float(x), float(x) + float(width)]
+    lengths = [max(ends) - min(ends) for ends in rows.values()]
+    longest = max(plan.seconds for plan in made)
+    assert [length / max(lengths) for length in lengths] == pytest.approx(
+        [plan.seconds / longest for plan in made], abs=0.01
+    )
+    assert all(plan.mesh in picture.alt for plan in made)
+    assert "summing gradients" in picture.alt
+    assert plan_bars(explain(*made[:2])).alt.count("computing") == 2

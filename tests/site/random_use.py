@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 from in_page import EXPLORERS, PageView
-
-from course_lib.pictures.widgets import bench_results
 
 
 def drawn(seed: int) -> str:
@@ -44,18 +40,7 @@ def _work(view: PageView, chance: Random) -> None:
         place = min(max(rows[stage].index(action) + chance.choice([-2, -1, 1, 2]), 0), len(rows[stage]) - 1)
         view.handle({"move": f"{stage}:{view.explorer.schedule.label(action)}", "to": place})
     else:
-        with _short_searches():
-            view.handle({"press": chance.choice(view.buttons).name})
-
-
-@contextmanager
-def _short_searches() -> Iterator[None]:
-    """Searches end after few tries, because most seeds press the button."""
-    before, bench_results.TRIES = bench_results.TRIES, 200
-    try:
-        yield
-    finally:
-        bench_results.TRIES = before
+        view.handle({"press": chance.choice(view.buttons).name})
 
 
 def digest(seed: int) -> str:

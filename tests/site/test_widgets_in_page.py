@@ -103,22 +103,6 @@ def test_a_widget_is_used_by_keyboard_alone(page, name):
     assert one.get_by_role("status").inner_text().strip()
 
 
-def test_the_bench_is_searched_while_the_page_stays_alive(page):
-    one = widget(page, "schedule_bench")
-    one.get_by_label("begin with").select_option("gpipe")
-    wait(lambda: one.locator("[data-item='0:F1']").get_attribute("data-place") == "1")
-    one.locator("[data-item='0:F0']").press("Shift+ArrowRight")  # slower: stage 1 waits for F0
-    wait(lambda: one.locator("[data-item='0:F0']").get_attribute("data-place") == "1")
-    search = one.get_by_role("button", name="Search for a better one")
-    search.focus()
-    page.keyboard.press("Enter")
-    assert page.evaluate(FOCUSED) == "Search for a better one"  # the page answers: Python has a thread of its own
-    wait(lambda: "Found" in one.get_by_role("status").inner_text())
-    assert "found by the search" in one.locator(".below").inner_text()
-    one.get_by_label("begin with").select_option("naive")
-    wait(lambda: "found by the search" not in one.locator(".below").inner_text())
-
-
 def test_an_action_of_the_bench_is_moved_with_the_keys(page):
     one = widget(page, "schedule_bench")
     one.locator("[data-item][tabindex='0']").focus()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import cos, pi, sin
+from math import cos, hypot, pi, sin
 
 from course_lib.pictures.svg import Drawing, box, element, line, text
 from course_lib.pictures.widgets.explorer import Explorer, choice, slider, whole_number
@@ -90,13 +90,11 @@ def doubling(ranks: int) -> AllReduce:
 WAYS = {"ring": ring, "naive": through_root, "recursive doubling": doubling}
 
 
-def explore_all_reduce(ranks: int = 4) -> AllReduceExplorer:
-    """Step through an all-reduce: the ring piece by piece, and two other algorithms for comparison."""
-    return AllReduceExplorer(ranks)
-
-
 class AllReduceExplorer(Explorer):
-    """Each rank starts with one number per piece; a stripe per rank shows whose numbers are in a sum."""
+    """Step through an all-reduce: the ring piece by piece, and two other algorithms for comparison.
+
+    Each rank starts with one number per piece; a stripe per rank shows whose numbers are in a sum.
+    """
 
     title = "All-reduce, round by round"
     help = (
@@ -128,16 +126,17 @@ class AllReduceExplorer(Explorer):
         """Draw the picture after `after` rounds, or after the number on the slider."""
         scheme, size, ranks = self.scheme, self.values["size"], self.scheme.ranks
         done = self.values["round"] if after is None else after
-        outlines, sent = _outlines(scheme), scheme.sent_after(done, size)
+        tall = 330 if ranks < 5 else 400 if ranks < 6 else 520  # more ranks need more room
+        outlines, sent, held = _outlines(scheme, tall), scheme.sent_after(done, size), scheme.held_after(done)
         shapes = [_arrow(message, outlines, scheme) for message in scheme.rounds[done - 1]] if done else []
-        for rank, pieces in enumerate(scheme.held_after(done)):
+        for rank, pieces in enumerate(held):
             shapes.append(_rank(rank, pieces, outlines[rank], ranks, size_in_words(sent[rank]) if sent[rank] else "0"))
         possible = [ring, through_root] if ranks & (ranks - 1) else [*WAYS.values()]
-        shapes.append(_bars([make(ranks) for make in possible], scheme, done, size, _height(ranks) + 20))
-        height = _height(ranks) + 50 + 26 * len(possible)
-        return Drawing("".join(shapes), WIDTH, height, self._words(sent, done))
+        shapes.append(_bars([make(ranks) for make in possible], scheme, done, size, tall + 20))
+        words = self._words(done, max(sent), sum(len(who) == ranks for row in held for who in row))
+        return Drawing("".join(shapes), WIDTH, tall + 50 + 26 * len(possible), words)
 
-    def _words(self, sent: list[float], done: int) -> str:
+    def _words(self, done: int, most_sent: float, complete: int) -> str:
         scheme, size = self.scheme, self.values["size"]
         total = f"{scheme.formula.translate(TYPESET)} = {size_in_words(scheme.in_turn(size=size))}"
         if not done:
@@ -146,7 +145,6 @@ class AllReduceExplorer(Explorer):
                 f"Before the first of {len(scheme.rounds)} rounds: each of {scheme.ranks} ranks has its own numbers, "
                 f"{size_in_words(size)}{cut}. One after another, {total} will have to pass."
             )
-        complete = sum(len(ranks) == scheme.ranks for row in scheme.held_after(done) for ranks in row)
         messages = scheme.rounds[done - 1]
         message = messages[0]
         verb = "adds it to its own" if message.adds else "replaces its own with it"
@@ -158,25 +156,20 @@ class AllReduceExplorer(Explorer):
         return (
             f"Round {done} of {len(scheme.rounds)}{half}: {senders} {content} to {receiver}, "
             f"which {verb}. Complete: {complete} of {scheme.ranks * scheme.pieces} pieces. "
-            f"The busiest sender has sent {size_in_words(max(sent))}. One after another, "
+            f"The busiest sender has sent {size_in_words(most_sent)}. One after another, "
             f"{size_in_words(scheme.in_turn(done, size))} of {total} have passed."
         )
 
 
-def _height(ranks: int) -> float:
-    """Return the height of the ring: more ranks need more room."""
-    return 330 if ranks < 5 else 400 if ranks < 6 else 520
-
-
+explore_all_reduce = AllReduceExplorer
 Outline = tuple[float, float, float, float]  # the left edge, top, width and height of a rank's box
 
 
-def _outlines(scheme: AllReduce) -> list[Outline]:
+def _outlines(scheme: AllReduce, height: float) -> list[Outline]:
     """Place rank 0's box on top, and the others clockwise."""
-    height, tall = _height(scheme.ranks) / 2, TALL + 56
-    wide = min(30.0, 112 / scheme.pieces) * scheme.pieces + 12 if scheme.pieces > 1 else 76.0
+    wide, tall = min(30.0, 112 / scheme.pieces) * scheme.pieces + 12 if scheme.pieces > 1 else 76.0, TALL + 56
     angles = [2 * pi * rank / scheme.ranks - pi / 2 for rank in range(scheme.ranks)]
-    places = [(WIDTH / 2 + 285 * cos(angle), height + (height - 54) * sin(angle)) for angle in angles]
+    places = [(WIDTH / 2 + 285 * cos(angle), height / 2 + (height / 2 - 54) * sin(angle)) for angle in angles]
     return [(x - wide / 2, y - tall / 2, wide, tall) for x, y in places]
 
 
@@ -200,7 +193,7 @@ def _arrow(message: PieceMessage, outlines: list[Outline], scheme: AllReduce) ->
     """Draw an arrow from the edge of one box to the edge of the other, and beside it the number of the piece."""
     ends = outlines[message.source], outlines[message.target]
     (x1, y1), (x2, y2) = ((left + width / 2, top + height / 2) for left, top, width, height in ends)
-    length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
+    length = hypot(x2 - x1, y2 - y1)
     dx, dy = (x2 - x1) / length, (y2 - y1) / length
     label = _label(message.piece, (x1 + x2) / 2, (y1 + y2) / 2, dx, dy, outlines) if scheme.pieces > 1 else ""
     _, _, width, height = outlines[0]

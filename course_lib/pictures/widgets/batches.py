@@ -16,13 +16,11 @@ LEFT, TOP, WIDTH, HEIGHT = 60, 40, 420, 200
 METERS = 560  # the left edge of the meters
 
 
-def explore_batches(lengths: Sequence[int], ranks: int = 4) -> BatchExplorer:
-    """Show padding, balance over ranks and mixing of a bucketed epoch, with sliders for batch size and pool."""
-    return BatchExplorer(lengths, ranks)
-
-
 class BatchExplorer(Explorer):
-    """The first batches of an epoch as bars of tokens and padding, and three numbers for the whole epoch."""
+    """Show padding, balance over ranks and mixing of a bucketed epoch, with sliders for batch size and pool.
+
+    The first batches are drawn as bars of tokens and padding, and three numbers describe the whole epoch.
+    """
 
     title = "Batches of sequences of similar length"
 
@@ -56,6 +54,9 @@ class BatchExplorer(Explorer):
             shapes += [box(x + 1, foot - filled * scale, step - 1.5, filled * scale, "forward")]
         shapes += [text(LEFT - 6, TOP + 10, f"{max(cells):,}", "ink", "end"), text(LEFT - 6, foot, "0", "ink", "end")]
         return "".join([*shapes, text(LEFT, foot + 22, f"cells of the first {len(batches)} batches of the epoch")])
+
+
+explore_batches = BatchExplorer
 
 
 def _meters(load: Load, ranks: int) -> str:

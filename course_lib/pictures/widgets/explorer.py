@@ -61,10 +61,7 @@ def choice(name: str, label: str, options: Sequence[str] | Mapping[Any, str], st
 
 @dataclass(frozen=True)
 class Button:
-    """A button that calls the explorer's method `press_NAME`; `slow` is shown until it returns.
-
-    A button that starts real `ranks` is left out on a website, which cannot start processes.
-    """
+    """A button; `slow` is shown while it works. A website leaves out those that start real `ranks`."""
 
     name: str
     label: str
@@ -75,9 +72,9 @@ class Button:
 class Explorer:
     """Controls, buttons, and a picture that is redrawn whenever you use one of them.
 
-    A subclass has a `title` and a `draw` method. `explorer.set(ranks=8)` and `explorer.press("run")` do from Python
-    what a learner does with the mouse. `unavailable` names the buttons that have no effect now, and `view` shows the
-    explorer: its method `show` is called whenever the picture is redrawn.
+    A subclass has a `title` and a `draw` method, and a method `press_NAME` for each button. `explorer.set(ranks=8)` and
+    `explorer.press("run")` do from Python what a learner does with the mouse. `unavailable` names the buttons that have
+    no effect now, and `view` shows the explorer: its method `show` is called whenever the picture is redrawn.
     """
 
     title = "Explorer"
@@ -109,9 +106,8 @@ class Explorer:
         for name, value in values.items():
             if name not in self.controls:
                 raise ValueError(f"there is no control {name!r}: choose among {', '.join(self.controls)}")
-            if value not in self.controls[name].options:
-                offered = ", ".join(self.controls[name].words)
-                raise ValueError(f"{name}={value!r} is not offered: choose among {offered}")
+            if value not in (control := self.controls[name]).options:
+                raise ValueError(f"{name}={value!r} is not offered: choose among {', '.join(control.words)}")
         different = {name for name, value in values.items() if self.values[name] != value}
         self.values.update(values)
         self.changed(different)
@@ -129,7 +125,7 @@ class Explorer:
         raise NotImplementedError
 
     def redraw(self) -> None:
-        """Draw the current values, and update the view."""
+        """Draw the current values, and show them in the view."""
         self.drawing = self.draw()
         if self.view is not None:
             self.view.show()

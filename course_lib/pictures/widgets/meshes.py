@@ -32,11 +32,6 @@ PARTS = {  # how the parts of a plan's time are drawn, with the plan's own names
 }
 
 
-def explore_meshes() -> MeshExplorer:
-    """Show which mesh of replicas x stages is fastest for a model, devices and links, and what rules the others out."""
-    return MeshExplorer()
-
-
 @dataclass(frozen=True)
 class Candidate:
     """The best plan for one mesh and order, and the reason why it does not win; empty for the winner."""
@@ -54,7 +49,10 @@ class Candidate:
 
 
 class MeshExplorer(Explorer):
-    """The results of `plans` for a text model of 50,000 words and sequences of 128 steps."""
+    """Show which mesh of replicas x stages is fastest for a model, devices and links, and what rules the others out.
+
+    The model is a text model of 50,000 words, and sequences have 128 steps.
+    """
 
     title = "Which mesh wins"
     help = (
@@ -91,8 +89,7 @@ class MeshExplorer(Explorer):
             all_plans = plans(work, devices, Network(inside, between, chosen["per_node"]), overhead=OVERHEAD, **PIECES)
         except CannotPlace:
             all_plans = []
-        in_order = sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds))
-        best = sorted(best_of_each_way(in_order), key=lambda plan: (plan.bytes > memory, plan.seconds))
+        best = best_of_each_way(sorted(all_plans, key=lambda plan: (plan.bytes > memory, plan.seconds)))
         fastest = min((plan.seconds for plan in best if plan.bytes <= memory), default=0.0)
         candidates = []
         for plan in best:
@@ -136,6 +133,9 @@ class MeshExplorer(Explorer):
             "on the fullest device."
         )
         return sentence + "".join(f" {candidate.name}: {candidate.reason}." for candidate in candidates[1:3])
+
+
+explore_meshes = MeshExplorer
 
 
 def _why_not(plan: Plan, memory: int, fastest: float) -> str:

@@ -8,7 +8,7 @@ from math import log2
 
 from course_lib.pictures.svg import Drawing, element, line, path, table, text
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, powers_of_two, round_numbers, slider
-from course_lib.planning.network import Link, measure_link
+from course_lib.planning.network import Link
 from course_lib.words import size_in_words, time_in_words
 
 LEFT, TOP, WIDTH, HEIGHT = 62, 34, 560, 270  # the axes
@@ -21,13 +21,11 @@ SIZES = {size: size_in_words(size) for size in round_numbers(1e4, 1e10)}
 RATES = {size: f"{size_in_words(size)}/s" for size in round_numbers(1e8, 1e12)}
 
 
-def explore_scaling() -> ScalingExplorer:
-    """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine reaches."""
-    return ScalingExplorer()
-
-
 class ScalingExplorer(Explorer):
-    """`measured` holds the speed-ups that this machine has reached, by number of ranks."""
+    """Show the speed-up that latency, bandwidth, computation and gradients allow, and what this machine reaches.
+
+    `measured` holds the speed-ups that this machine has reached, by number of ranks.
+    """
 
     title = "How far data parallelism scales"
 
@@ -41,10 +39,7 @@ class ScalingExplorer(Explorer):
                 slider("bandwidth", "bandwidth", RATES, 2e9),
                 slider("most", "ranks, at most", powers_of_two(4, 1024), 64),
             ],
-            [
-                Button("measure", "Measure on this machine", "Measuring on 1, 2 and 4 ranks ...", ranks=True),
-                Button("link", "Use this machine's link", "Measuring messages between two ranks ...", ranks=True),
-            ],
+            [Button("measure", "Measure on this machine", "Measuring on 1, 2 and 4 ranks ...", ranks=True)],
         )
 
     def changed(self, names: set[str]) -> None:
@@ -66,14 +61,6 @@ class ScalingExplorer(Explorer):
         work = {ranks: ranks if self.values["kind"] == "weak" else 1 for ranks in TRIED}
         self.measured = {ranks: work[ranks] * max(runs[1]) / max(runs[ranks]) for ranks in TRIED}
         self.news = "Measured."
-
-    def press_link(self) -> None:
-        """Send messages back and forth between two ranks, and set the sliders to the options that fit best."""
-        link = measure_link()
-        for name, value in (("latency", link.latency), ("bandwidth", link.bandwidth)):
-            options = self.controls[name].options
-            self.values[name] = min(options, key=lambda option: abs(log2(option / value)))
-        self.news = f"This machine's link: {link}."
 
     def seconds(self, ranks: float) -> tuple[float, float]:
         """Return how long each rank computes in an update, and how long the ring all-reduce after it takes."""
@@ -104,35 +91,29 @@ class ScalingExplorer(Explorer):
             x, y = _point(ranks, speed, most, top)
             shapes.append(element("circle", cx=x, cy=y, r=6, class_="point"))
             shapes.append(text(x + 9, y + 14, f"measured here: {speed:.2f}", "ink small"))
-        head = ["ranks", "times as fast", "spent in all-reduce", *(["measured here, paced"] if self.measured else [])]
         rows = [[str(ranks), f"{self.at(ranks):.2f}", f"{self._share(ranks):.0%}"] for ranks in tried]
-        for ranks, row in zip(tried if self.measured else (), rows, strict=False):
-            row.append(f"{self.measured[ranks]:.2f}" if ranks in self.measured else "")
-        below = table(head, rows, "The same in numbers")
+        below = table(["ranks", "times as fast", "spent in all-reduce"], rows, "The same in numbers")
         return Drawing("".join(shapes), LEFT + WIDTH + 110, TOP + HEIGHT + 48, self._words(tried), below)
 
     def _words(self, tried: tuple[int, ...]) -> str:
         best = max(tried, key=self.at)
         spent = f" ({self._share(best):.0%} of the time is all-reduce)." if best > 1 else ": don't divide this work."
         sentence = f"{self.news} Best: {self.at(best):.3g} times as fast as one rank, on {best}{spent}"
-        half = next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), None)
-        if half:
+        if half := next((ranks for ranks in tried[1:] if self._share(ranks) > 0.5), 0):
             sentence += f" From {half} ranks on, more than half of the time is all-reduce."
-        if self.measured:
-            measurements = ", ".join(
-                f"{speed:.2f} on {ranks} ranks (the curve predicts {self.at(ranks):.2f})"
-                for ranks, speed in self.measured.items()
-            )
-            sentence += f" This machine, paced: {measurements}."
+        points = [f"{self.measured[n]:.2f} on {n} ranks (the curve predicts {self.at(n):.2f})" for n in self.measured]
+        if points:
+            sentence += f" This machine, paced: {', '.join(points)}."
         return sentence.strip()
+
+
+explore_scaling = ScalingExplorer
 
 
 def _point(ranks: float, speed: float, most: int, top: float) -> tuple[float, float]:
     """Return a point on two logarithmic axes, where ideal scaling is a straight line."""
-    x = LEFT + WIDTH * log2(max(ranks, 1)) / log2(most)
-    low = -1.0  # half as fast as one rank
-    share = (log2(max(speed, 0.5)) - low) / (log2(top) - low)
-    return x, TOP + HEIGHT * (1 - share)
+    share = (log2(max(speed, 0.5)) + 1) / (log2(top) + 1)  # the axis begins at half as fast as one rank
+    return LEFT + WIDTH * log2(max(ranks, 1)) / log2(most), TOP + HEIGHT * (1 - share)
 
 
 def _axes(most: int, top: float) -> str:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from course_lib.pictures import schedule_chart as chart
-from course_lib.pictures.svg import SHEET, Drawing, box, element, line, text
-from course_lib.pictures.widgets.bench_results import (
-    PACE,
-    better_schedule,
-    bound_of,
-    comparison,
-    goal,
-    named_schedules,
-    one_step,
-    score_table,
-    why_stuck,
-)
+from course_lib.pictures.svg import SHEET, Drawing, box, element, line, table, text
 from course_lib.pictures.widgets.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.pictures.widgets.schedules import written
 from course_lib.planning.actions import Action, IllegalSchedule, fullest, held_after_each
 from course_lib.planning.schedule import Schedule, check
 from course_lib.planning.schedules import SCHEDULES, make_schedule
+from course_lib.planning.search import lower_bound
 from course_lib.planning.simulation import (
     NAMES,
     ActionCosts,
@@ -31,21 +21,22 @@ from course_lib.planning.simulation import (
     Waiting,
     makespan,
     measured,
+    simulate,
     simulate_until_stuck,
 )
+from course_lib.words import counted
 
 TOP = 48
 SIZES = ("stages", "micro_batches", "chunks")
 GAP = 74  # between the simulated rows and the measured ones
-
-
-def schedule_bench(stages: int = 3, micro_batches: int = 4, chunks: int = 1, start: str = "naive") -> ScheduleBench:
-    """Build a schedule by moving its actions. See deadlocks, bubble and memory as you go, and run it on real ranks."""
-    return ScheduleBench(stages, micro_batches, chunks, start)
+PACE = 0.02  # seconds per forward action on real ranks
 
 
 class ScheduleBench(Explorer):
-    """A row of movable actions per stage. `bench.schedule` is the schedule you have built."""
+    """Build a schedule by moving its actions: see deadlocks, bubble and memory as you go, and run it on real ranks.
+
+    `bench.schedule` is the schedule you have built.
+    """
 
     title = "The schedule bench"
     help = (
@@ -72,8 +63,6 @@ class ScheduleBench(Explorer):
             ],
             [
                 Button("run", "Run on real ranks", "Running on real ranks ...", ranks=True),
-                Button("search", "Search for a better one", "Searching for a better one ..."),
-                Button("take", "Take what was found"),
                 Button("undo", "Undo"),
                 Button("again", "Begin again"),
             ],
@@ -83,15 +72,13 @@ class ScheduleBench(Explorer):
         """Start over when the sizes change; keep the schedule when only the costs change."""
         if names & {"start", *SIZES}:
             self.press_again()
-        self.ran, self.found, self.news = (), None, ""
+        self.ran, self.news = (), ""
 
     def press_again(self) -> None:
         """Discard the schedule and start over."""
         self.schedule = make_schedule(self.values["start"], *(self.values[name] for name in SIZES))
         self.before: list[Schedule] = []
-        self.by_hand = True
         self.ran: tuple[TimedAction, ...] = ()
-        self.found: Simulation | None = None
         self.news = ""
 
     def press_undo(self) -> None:
@@ -111,28 +98,6 @@ class ScheduleBench(Explorer):
             return
         run = launch(one_step, self.schedule, self.own_costs, ranks=len(self.schedule.stages))
         self.ran, self.news = measured(self.schedule, run.spans), "Run on real ranks: compare the two pictures."
-
-    def press_search(self) -> None:
-        """Search for a better order of the same actions, in which no stage holds more than the fullest one does now."""
-        try:
-            check(self.schedule)
-        except IllegalSchedule:
-            self.news = "No search: the schedule on the bench never ends, so there is no memory limit to search within."
-            return
-        found, bound = better_schedule(self.schedule, self.own_costs), bound_of(self.schedule, self.own_costs)
-        self.found = found
-        self.news = f"Searched: no faster order of the same actions holds no more than yours; bound {bound:.4g}."
-        if found:
-            self.news = f"Found {found.makespan:.4g}, bound {bound:.4g}, holding no more than yours."
-
-    def press_take(self) -> None:
-        """Put the schedule that the search found on the bench."""
-        if self.found is None:
-            self.news = "There is nothing to take: no search has found a better one."
-            return
-        self.before.append(self.schedule)
-        self.by_hand = False
-        self.schedule, self.ran, self.news = self.found.schedule, (), "What was found is on the bench."
 
     def move(self, item: str, place: int) -> None:
         """Move an action to `place` in its stage's row; `item` is a stage and an action, "1:F2"."""
@@ -197,12 +162,17 @@ class ScheduleBench(Explorer):
             ]
             height += GAP + chart.ROW * stages
         simulation = None if waiting else Simulation(schedule, timed)
-        bound = bound_of(schedule, costs) if simulation else None
         ratios = self.values["backward"], self.values["link"]
         others = named_schedules(stages, schedule.micro_batches, schedule.chunks, *ratios)
-        below = score_table(simulation, others, self.found, bound) + written(schedule)
-        self.unavailable = (*(["take"] if self.found is None else []), *(["undo"] if not self.before else []))
-        self._sentences = self._words(simulation, waiting, others)
+        below = score_table(schedule, simulation, others, costs) + chart.written(schedule)
+        self.unavailable = () if self.before else ("undo",)
+        words = comparison(simulation, others) if simulation else why_stuck(schedule, waiting)
+        if self.ran and simulation:
+            duration = makespan(self.ran)
+            ratio = duration / PACE / simulation.makespan
+            words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
+        towards = goal(simulation, others, len(self.before))
+        self._sentences = [part for part in (self.news, towards, words) if part]
         return Drawing("".join(shapes), SHEET, height, " ".join(self._sentences), below, parts=True)
 
     def _boxes(self, placed: Sequence[TimedAction], running: int, scale: float) -> str:
@@ -226,14 +196,111 @@ class ScheduleBench(Explorer):
                 shapes.append(element("g", drawn, **data, tabindex=-1, role="button", aria_label=words))
         return "".join(shapes)
 
-    def _words(
-        self, simulation: Simulation | None, waiting: Sequence[Waiting], others: Mapping[str, Simulation]
-    ) -> list[str]:
-        """Return the news, the goal, and what the schedule does."""
-        words = comparison(simulation, others) if simulation else why_stuck(self.schedule, waiting)
-        if self.ran and simulation:
-            duration = makespan(self.ran)
-            ratio = duration / PACE / simulation.makespan
-            words += f" Measured: {duration * 1000:.0f} ms, {ratio:.2f} times the simulated time."
-        towards = goal(simulation, others, len(self.before)) if self.by_hand else ""
-        return [part for part in (self.news, towards, words) if part]
+
+schedule_bench = ScheduleBench
+
+
+@lru_cache(maxsize=16)  # moving an action does not change the arguments
+def named_schedules(
+    stages: int, micro_batches: int, chunks: int, backward: float, link: float
+) -> Mapping[str, Simulation]:
+    """Return the named schedules of these sizes, whose forward actions take 1. With one chunk, a wavefront is 1F1B."""
+    costs = ActionCosts(1.0, backward, link)  # of a whole stage: a virtual stage has its share of them
+    names = [name for name in SCHEDULES if chunks > 1 or name != "wavefront"]
+    schedules = {name: make_schedule(name, stages, micro_batches, chunks) for name in names}
+    return {name: simulate(schedule, costs.per_part(schedule)) for name, schedule in schedules.items()}
+
+
+def score_table(
+    schedule: Schedule, yours: Simulation | None, others: Mapping[str, Simulation], costs: ActionCosts
+) -> str:
+    """Return a table with your schedule, the named ones, and the makespan that no order of its actions can beat."""
+    rows = [] if yours else [["yours", "never ends", "", "", ""]]
+    for name, simulation in [*([("yours", yours)] if yours else []), *others.items()]:
+        held = [100 * share.total for share in simulation.peak_share]
+        shares = f"{max(held):.3g}%", f"{sum(held) / len(held):.3g}%"
+        rows.append([name, f"{simulation.makespan:.4g}", f"{simulation.bubble:.1%}", *shares])
+    if yours:
+        sizes = {name: getattr(schedule, name) for name in ("micro_batches", "chunks", "virtual", "layout")}
+        bound = lower_bound(len(schedule.stages), costs=costs, split=bool(schedule.split), **sizes)
+        rows.append(["bound, with any memory", f"{bound:.4g}", "", "", ""])
+    head = ["schedule", "makespan", "bubble", "fullest stage holds", "all stages hold"]
+    return table(head, rows, "Your schedule next to the named ones; what is held, as a share of the batch")
+
+
+def comparison(yours: Simulation, others: Mapping[str, Simulation]) -> str:
+    """Return what your schedule takes and holds, and which named schedules it beats, equals, or loses to."""
+    facts = (
+        f"It runs: makespan {yours.makespan:.4g}, bubble {yours.bubble:.1%}, "
+        f"held at most, of the batch: {', '.join(share.percent for share in yours.peak_share)}."
+    )
+    better, equal = [], []
+    time, held = yours.makespan, sum(share.total for share in yours.peak_share)
+    for name, other in others.items():
+        slower = other.makespan - time
+        if abs(slower) <= 1e-9 * max(other.makespan, 1):  # as fast, within rounding: compare the memory
+            slower = sum(share.total for share in other.peak_share) - held
+        if abs(slower) <= 1e-9:
+            equal.append(name)
+        elif slower < 0:
+            better.append(name)
+    if better:
+        return f"{facts} Named schedules that are faster, or as fast with less memory: {', '.join(better)}."
+    as_good = f"as good: {', '.join(equal)}" if equal else "none is as good"
+    return f"{facts} No named schedule is better; {as_good}."
+
+
+def goal(yours: Simulation | None, others: Mapping[str, Simulation], moves: int) -> str:
+    """Return the goal, GPipe's time in 1F1B's memory, and the number of moves; empty if 1F1B saves no memory."""
+
+    def most_held(simulation: Simulation) -> float:
+        return max(share.total for share in simulation.peak_share)
+
+    target, least = others["gpipe"].makespan, most_held(others["1f1b"])
+    if most_held(others["gpipe"]) <= least + 1e-9:
+        return ""
+    if yours and yours.makespan <= target * (1 + 1e-9) and most_held(yours) <= least + 1e-9:
+        return f"✓ Goal reached in {counted(moves, 'move')}: GPipe's time in 1F1B's memory." if moves else ""
+    held = f"no stage holds over {100 * least:.3g}%, as in 1F1B"
+    return f"Goal: makespan {target:.4g}, as in GPipe; {held}. So far: {counted(moves, 'move')}."
+
+
+def why_stuck(schedule: Schedule, waiting: Sequence[Waiting]) -> str:
+    """Return what is wrong with an illegal schedule, and which stage waits for which other one."""
+    reason = ""
+    try:
+        check(schedule)
+    except IllegalSchedule as error:
+        reason = str(error)
+    sentences = []
+    for wait in waiting:
+        stage, action = wait.needs
+        whose = "its own" if stage == wait.stage else f"stage {stage}'s"
+        sentences.append(f"stage {wait.stage} with {schedule.label(wait.action)} for {whose} {schedule.label(action)}")
+    return f"Stuck: {reason}. Who waits: {'; '.join(sentences)}."
+
+
+def one_step(schedule: Schedule, costs: ActionCosts) -> None:
+    """Run two training steps on each rank; only the second is recorded, to leave out the setup."""
+    from functools import partial
+
+    import torch
+    import torch.distributed as dist
+
+    from course_lib import trace
+    from course_lib.data import AddingProblem
+    from course_lib.lstm import lstm_model, squared_error
+    from course_lib.strategies import Pipeline
+
+    model = lstm_model(features=2, hidden=8, layers=max(1, schedule.stage_map.positions - 2), outputs=1)
+    forward, backward = costs.forward, costs.backward
+    assert isinstance(forward, (int, float))  # the bench has one number for all stages
+    assert isinstance(backward, (int, float))
+    pace = ActionCosts(PACE * forward, PACE * backward)
+    strategy = Pipeline(model, partial(torch.optim.SGD, lr=0.01), squared_error, schedule=schedule, pace=pace)
+    steps = max(2, schedule.chunks)
+    batch = AddingProblem(schedule.micro_batches, lengths=(steps, steps)).batch(range(schedule.micro_batches))
+    for _ in range(2):
+        dist.barrier()
+        trace.recorder.spans.clear()
+        strategy.step(batch)
