@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from course_lib.classroom import learner
 from course_lib.classroom.learner.channel import start_channel
 from tests.browser.lab import end_with_us, free_port, wait
-from tests.classroom.serving import class_here
+from tests.classroom.serving import Served, class_here
 from tests.classroom.small_class import CODE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -96,8 +96,21 @@ def in_another_process(code: str, desk: Path, **variables: str) -> subprocess.Po
 
 
 @pytest.fixture
+def anyio_backend() -> str:
+    """What runs tests that are coroutines."""
+    return "asyncio"
+
+
+@pytest.fixture
+async def served(tmp_path) -> AsyncIterator[Served]:
+    """A class that is open, in the test's own loop."""
+    async with class_here(tmp_path / "class.db") as served:
+        yield served
+
+
+@pytest.fixture
 def in_class(tmp_path):
-    """A function that plays a scene, a coroutine, in a class that is open."""
+    """A function that plays a scene, a coroutine, in a class: to open it with options, or again."""
 
     def play(scene, **given):
         async def whole():
