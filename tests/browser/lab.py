@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from PIL import Image
 
 from course_lib.lab.desk import Desk
 from course_lib.lab.settings import prepare_first_screen
+from course_lib.machine import free_port
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -94,12 +94,6 @@ class Lab:
         request = urllib.request.Request(f"{self.server}/api/{what}?token={self.token}", method=method)
         with urllib.request.urlopen(request) as answer:
             return json.loads(answer.read() or "null")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -283,14 +277,32 @@ class Page:
 
     def screenshot(self, name: str, **options: Any) -> Path:
         """A picture to look at, in tests/browser/seen; CI keeps them."""
-        SEEN.mkdir(exist_ok=True)
-        path = SEEN / f"{name}.png"
-        self.browser.screenshot(path=path, **options)
-        return path
+        self.browser.screenshot(path=picture(name), **options)
+        return picture(name)
 
     def axe(self, selector: str) -> list[str]:
         """What axe finds serious in that part of the page; JupyterLab's own parts are not ours to mend."""
         return axe(self.browser, selector)
+
+
+@contextlib.contextmanager
+def window(chromium: Any, **options: Any) -> Iterator[Any]:
+    """A page in a browser of its own. A script that fails, or that the page's policy stops, fails the test."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_navigation_timeout(PATIENCE * 1000)
+    wrong: list[str] = []
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    context.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+    yield context.new_page()
+    context.close()
+    assert wrong == []
+
+
+def picture(name: str) -> Path:
+    """Where a screenshot goes that somebody is to look at."""
+    SEEN.mkdir(exist_ok=True)
+    return SEEN / f"{name}.png"
 
 
 def is_drawn_for_the_dark(picture: Any) -> bool:
@@ -307,12 +319,12 @@ def pale_pixels(picture: Any) -> int:
     return sum(count for count, color in counts if min(color) > 110 and max(color) - min(color) > 25)
 
 
-def axe(browser_page: Any, selector: str) -> list[str]:
-    """What axe finds serious in the parts of a page that a selector names."""
+def axe(browser_page: Any, selector: str, serious: bool = True) -> list[str]:
+    """What axe finds serious, or all that it finds, in the parts of a page that a selector names."""
     sync = pytest.importorskip("axe_playwright_python.sync_playwright")
     found = sync.Axe().run(browser_page, context=selector).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    return [f"{each['id']}: {node['html'][:200]}" for each in serious for node in each["nodes"]]
+    counts = [each for each in found if not serious or each["impact"] in ("serious", "critical")]
+    return [f"{each['id']}: {node['html'][:200]}" for each in counts for node in each["nodes"]]
 
 
 def _json(file: Path) -> dict | None:

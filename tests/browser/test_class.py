@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.lab import NOTEBOOK, OF_TESTS, Lab, free_port, server, wait
+from course_lib.machine import free_port
+from tests.browser.lab import NOTEBOOK, OF_TESTS, Lab, server, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 
 pytestmark = pytest.mark.slow
@@ -195,13 +196,16 @@ def test_the_desk_follows_the_class_to_a_section_only_while_its_learner_lets_it(
     page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="3 · A message").wait_for()
 
 
-def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_secret(page, room, lab):
+def test_a_prediction_and_a_check_reach_the_class_and_the_page_never_holds_the_secret(page, room, lab):
     page.run(page.code_cell("from course_lib"))
     cell = page.code_cell('predict("00.1")')
     page.run(cell)
     cell.get_by_role("button", name="b) ").click()
     cell.get_by_text("You said").wait_for()
     wait(lambda: room.question("00.1")["before"]["counts"] == [0, 1, 0])
+    page.write(page.code_cell("who_am_i"), "from course_lib.checks import check\ncheck('00.1', lambda number: number)")
+    page.run(page.code_cell("check('00.1'"))
+    wait(lambda: next(each for each in room.sees()["exercises"] if each["number"] == "00.1")["trying"] == ["Ada"])
     assert secret_of(lab) not in page.browser.evaluate(SECRET_WORDS)
 
 

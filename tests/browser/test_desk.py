@@ -166,12 +166,6 @@ def test_to_open_a_lesson_changes_nothing(page, lab):
     assert (lab.desk / name).read_bytes() == before
 
 
-def test_no_prediction_is_spoiled_by_an_output(page):
-    page.open("notebooks/06_pipeline_parallelism.ipynb")
-    assert set(page.prompts()) == {"[ ]:"}
-    assert page.browser.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output").count() == 0
-
-
 def test_the_names_of_all_notebooks_can_be_read(page):
     for folder, name in (("notebooks", "06_pipeline_parallelism"), ("exercises", "03_padding_and_masking")):
         page.open(f"{folder}/{name}.ipynb")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import nbformat
 import pytest
 
-from tests.browser.lab import ROOT, SEEN, axe
+from tests.browser.lab import ROOT, axe, picture
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +33,7 @@ def exported(chromium, tmp_path):
         file = tmp_path / "exported.html"
         file.write_text(html)
         page.goto(file.as_uri())
-        SEEN.mkdir(exist_ok=True)
-        page.screenshot(path=SEEN / f"exported_{name.replace('/', '_')}_{theme}.png", full_page=True)
+        page.screenshot(path=picture(f"exported_{name.replace('/', '_')}_{theme}"), full_page=True)
         return page
 
     yield opened

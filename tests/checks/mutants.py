@@ -20,7 +20,6 @@ from course_lib.checks.notebooks import answer_cell
 from tests.checks.tried import names_in, report_on
 
 WIDE = range(101, 109)  # seeds
-SAMPLE = 8  # of the capstone's mutants, for the table
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPPOSITES = {"max": "min", "min": "max"}
 DROPPED = ("group", "src", "dst", "op", "dim", "keepdim", "dtype")  # arguments that are easily forgotten

@@ -8,12 +8,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from course_lib.checks import exercises
 from course_lib.checks.inside.observe import Outcome, observe
 from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import assess
@@ -25,8 +28,7 @@ from course_lib.grading.records import Mark
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import find_submissions
 from course_lib.launchers.process.patience import FairTime, Patience
-from tests.checks.class_of import EXERCISE, SOLUTION, hand_in, need_a_sandbox
-from tests.checks.under_load import busy, grade_under_load, hand_in_solutions
+from tests.checks.class_of import EXERCISE, SOLUTION, busy, hand_in, need_a_sandbox, with_first_cell
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waits for a core"
@@ -94,16 +96,8 @@ def spins():
 
 def waits_beside_a_thread():
     """Who has another thread might be helped by it: that it waits forever cannot be proven."""
-    import threading
-
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-    dist.recv(torch_zeros(), 1 - dist.get_rank())
-
-
-def torch_zeros():
-    import torch
-
-    return torch.zeros(1)
+    dist.recv(torch.zeros(1), 1 - dist.get_rank())
 
 
 @pytest.mark.slow
@@ -150,14 +144,8 @@ def scripted(monkeypatch, *results: sandbox.SandboxResult) -> list:
     return given
 
 
-def exercises_of_lesson_02() -> list:
-    from course_lib.checks import exercises
-
-    return [each for each in exercises().values() if each.lesson == "02"]
-
-
 def run_02(limits: Limits) -> sandbox.SandboxResult:
-    ours = exercises_of_lesson_02()
+    ours = [each for each in exercises().values() if each.lesson == "02"]
     return Runs(3, limits).run([], ours, {each.number: [] for each in ours})
 
 
@@ -212,7 +200,7 @@ def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_when_that_is_ask
 
 
 def test_a_part_that_was_lost_to_a_clock_is_named():
-    exercise, slow = exercises_of_lesson_02()[0], Outcome("slow", states=(("running", "", ""),))
+    exercise, slow = exercises()["02.1"], Outcome("slow", states=(("running", "", ""),))
     cases = exercise.cases(1)
     report = assess(exercise, cases, lambda _: slow)
     assert all("loop that does not end" in finding.cause for finding in report.findings.values())
@@ -228,9 +216,11 @@ def test_a_part_that_was_lost_to_a_clock_is_named():
 @pytest.mark.timeout(3600)
 def test_a_class_beside_four_spinning_processes_earns_everything_and_the_same_again(tmp_path):
     need_a_sandbox()
-    hand_in_solutions(tmp_path / "in", copies=2, lessons=("02",))
+    for student in ("ada", "ben"):
+        hand_in(tmp_path / "in", student, SOLUTION)
     for attempt in range(2):
-        records = grade_under_load(tmp_path / "in", tmp_path / f"out{attempt}")
+        with busy(4):
+            records = Grader(tmp_path / f"out{attempt}", jobs=4).grade(find_submissions(tmp_path / "in"))
         assert [(r.notebook, r.student, r.most - r.points) for r in records if r.points != r.most] == []
         assert not any(record.flagged for record in records)
 
@@ -241,8 +231,6 @@ def test_a_neighbor_with_150_spinning_processes_costs_an_honest_student_nothing(
     need_a_sandbox()
     spins = "import os\nfor _ in range(150):\n    if os.fork() == 0:\n        while True: pass\nwhile True: pass"
     hand_in(tmp_path / "in", "ada", SOLUTION)
-    from tests.checks.class_of import with_first_cell
-
     hand_in(tmp_path / "in", "eve", with_first_cell(EXERCISE, spins))
     grader = Grader(tmp_path / "out", jobs=2)
     grader.runs.limits = dataclasses.replace(Limits(), seconds=12)

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib.checks import exercises
 from tests.checks.mutants import tally
-from tests.checks.table import CAPSTONE
+from tests.checks.tried import CAPSTONE
 
 FEW = 4  # of each exercise, the same ones every time; `python -m tests.checks.mutants` tries all of them
 

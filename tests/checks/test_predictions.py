@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,7 @@ from course_lib.checks.wording import result_box
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
-
-@pytest.fixture(autouse=True)
-def progress_file(tmp_path, monkeypatch) -> Path:
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("progress_file")
 
 
 def cells_of(lesson: str) -> list[str]:

@@ -16,6 +16,7 @@ from course_lib.classroom.learner import CannotJoin, class_file, join
 from course_lib.classroom.learner.channel import Conversation
 from course_lib.classroom.learner.joining import OtherCertificate, fingerprint_of, tidy_address, trust
 from course_lib.classroom.server.addresses import own_certificate
+from course_lib.classroom.server.record_file import read
 from course_lib.cli import main
 
 
@@ -27,23 +28,23 @@ def opened(monkeypatch):
 
 
 def test_course_lab_joins_and_says_what_is_sent(desk, small_class, opened, capsys):
-    words = ["lab", "--desk", str(desk), "--class", small_class.url, "--code", small_class.code, "--name", "Ada"]
-    assert main(words) == 0
+    url, code = small_class.joining
+    assert main(["lab", "--desk", str(desk), "--class", url, "--code", code, "--name", "Ada"]) == 0
     assert "You are in A small class. Sent to the class" in capsys.readouterr().out
     first = class_file.read(desk)
-    assert main(["lab", "--desk", str(desk), "--class", small_class.url]) == 0
+    assert main(["lab", "--desk", str(desk), "--class", url]) == 0
     assert class_file.read(desk) == first, "who is in the class already is not asked again"
 
 
 def test_course_lab_asks_for_what_is_missing_where_somebody_can_answer(desk, small_class, opened, monkeypatch, capsys):
-    words = ["lab", "--desk", str(desk), "--class", small_class.url]
+    words = ["lab", "--desk", str(desk), "--class", small_class.served.url]
     assert main(words) == 2
     assert "--code is missing" in capsys.readouterr().err
-    answers = iter([small_class.code, "Grace"])
+    answers = iter([small_class.served.code, "Grace"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: next(answers))
     assert main(words) == 0
-    assert "Grace" in class_file.read(desk).secret
+    assert read(small_class.record, "SELECT name FROM learners") == [("Grace",)]
 
 
 def test_a_code_without_a_class_and_a_class_that_is_not_there_are_named(desk, opened, capsys):

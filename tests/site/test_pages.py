@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from course_lib.checks.catalog import LESSONS
-from tests.browser.lab import SEEN, axe, is_drawn_for_the_dark, pale_pixels
+from tests.browser.lab import axe, is_drawn_for_the_dark, pale_pixels, picture
 from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -227,7 +227,6 @@ def test_a_search_for_launch_finds_its_reference(page, site_address):
 
 def serious(page: Any, address: str, names: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
     """What axe finds serious on these pages, light and dark."""
-    SEEN.mkdir(exist_ok=True)
     found = {}
     page.emulate_media(reduced_motion="reduce")
     for name in names:
@@ -235,7 +234,7 @@ def serious(page: Any, address: str, names: tuple[str, ...]) -> dict[tuple[str, 
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.locator(f"html[data-theme={scheme}]").wait_for()
-            page.screenshot(path=SEEN / f"site_{name.replace('/', '_')}_{scheme}.png")
+            page.screenshot(path=picture(f"site_{name.replace('/', '_')}_{scheme}"))
             found[name, scheme] = axe(page, "html")
     return {where: faults for where, faults in found.items() if faults}
 
