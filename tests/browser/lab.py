@@ -64,7 +64,6 @@ def need_a_browser() -> str:
 class Lab:
     """A server, its desk, and the address that lets one in."""
 
-    process: subprocess.Popen[bytes]
     desk: Path
     address: str
     home: Path
@@ -97,28 +96,19 @@ class Lab:
 
 
 @contextlib.contextmanager
-def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Iterator[Lab]:
+def started_lab(folder: Path, *more: str) -> Iterator[Lab]:
     """`course lab` on a desk in that folder. Whoever it is for has settings of Jupyter's that would stop it."""
-    home, desk = folder / "home", desk or folder / "desk"
+    home, desk, log = folder / "home", folder / "desk", folder / "lab.log"
     (home / ".jupyter").mkdir(parents=True, exist_ok=True)
     (home / ".jupyter" / "jupyter_server_config.py").write_text("raise SystemExit('these settings are not ours')\n")
     kept = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     cache = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes long to make anew
-    environment = {**kept, "HOME": str(home), "MPLCONFIGDIR": cache, **variables}
-    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
-    with server(words, folder, environment) as (process, address):
-        yield Lab(process, desk, address, home)
-
-
-@contextlib.contextmanager
-def server(words: list[str], folder: Path, environment: dict[str, str]) -> Iterator[tuple[Any, str]]:
-    """`python -m` these words in that folder: the process, and the address that it tells when it is ready."""
-    log = folder / "lab.log"
+    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk), *more]
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
             cwd=folder,
-            env=environment,
+            env={**kept, "HOME": str(home), "MPLCONFIGDIR": cache},
             stdout=file,
             stderr=file,
             start_new_session=True,
@@ -127,7 +117,7 @@ def server(words: list[str], folder: Path, environment: dict[str, str]) -> Itera
     try:
         found = wait(lambda: ADDRESS.search(log.read_text()) or (process.poll() is not None and "it ended"))
         assert isinstance(found, re.Match), log.read_text()
-        yield process, found[0].replace("localhost", "127.0.0.1")
+        yield Lab(desk, found[0].replace("localhost", "127.0.0.1"), home)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -167,12 +157,6 @@ class Page:
     def __init__(self, lab: Lab, browser_page: Any) -> None:
         self.lab, self.browser = lab, browser_page
         self.browser.set_default_timeout(PATIENCE * 1000)
-
-    def first_screen(self) -> None:
-        """What a learner sees after `course lab`, and a press of its first button."""
-        self.browser.goto(self.lab.address)
-        self.browser.get_by_role("button", name="Start: lesson 00").click()
-        self.ready("notebooks/00_start_here.ipynb")
 
     def open(self, path: str) -> None:
         """A notebook of the desk, as a click on its name opens it."""

@@ -210,7 +210,7 @@ def test_an_exercise_is_failed_and_then_solved(page, lab):
     assert json.loads((lab.desk / "progress.json").read_text())[number]["tries"] == 2
 
 
-@pytest.mark.parametrize("name", [LESSONS[0], pytest.param(LESSONS[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_runs_to_the_end(page, name):
     path = f"notebooks/{name}.ipynb"
     page.open(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import nbformat
 import pytest
 
@@ -48,13 +46,8 @@ def test_reports_are_boxes_without_the_points_below_them(exported):
     assert axe(page, ".jp-OutputArea-output") == []
 
 
-def shown_in(theme: str, names: Iterable[str], quick: str) -> list:
-    """Parameters for a test: one lesson now, all of them by `make test-all`."""
-    return [pytest.param(name, theme, marks=() if name == quick else pytest.mark.slow) for name in names]
-
-
 @pytest.mark.parametrize(
-    ("name", "theme"), [*shown_in("light", LESSONS, IN_THE_DARK[1]), *shown_in("dark", IN_THE_DARK, IN_THE_DARK[0])]
+    ("name", "theme"), [*((name, "light") for name in LESSONS), *((name, "dark") for name in IN_THE_DARK)]
 )
 def test_all_pictures_and_boxes_are_there_for_everybody(exported, name, theme):
     page = exported(name, theme)

@@ -95,7 +95,7 @@ def test_formulas_are_drawn_by_the_browser(wall):
     assert formula.bounding_box()["height"] > 30
 
 
-@pytest.mark.parametrize("number", ["02", pytest.param("06", marks=pytest.mark.slow), "08"])
+@pytest.mark.parametrize("number", ["02", "06", "08"])
 def test_type_stays_large_and_pictures_legible(wall, number):
     page = wall(number)
     sizes = page.evaluate(SIZES)
@@ -108,9 +108,7 @@ def test_type_stays_large_and_pictures_legible(wall, number):
     assert all(len(alt) > 20 and width > 0 for alt, width in wide)
 
 
-@pytest.mark.parametrize(
-    "size", [(1280, 720), *(pytest.param(other, marks=pytest.mark.slow) for other in ((1920, 1080), (400, 800)))]
-)
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (400, 800)])
 def test_axe_finds_nothing_serious(wall, size):
     page = wall("06")
     page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -55,7 +55,6 @@ def test_a_wrong_answer_is_refused_for_its_true_cause(exercise):
         assert not re.search(NOT_THEIRS, told), f"{each.name}: {report}"
 
 
-@pytest.mark.slow  # the quicker neighbor is the one above: the same answers, on other inputs
 @all_exercises
 def test_no_inputs_make_a_wrong_answer_pass(exercise):
     ours = entries(exercise, is_right=False)

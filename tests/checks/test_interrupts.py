@@ -70,7 +70,9 @@ def test_an_interrupt_ends_everything_with_a_sentence(tmp_path, seconds, spinnin
     assert "Traceback" not in said
     assert not left
     assert not list((tmp_path / "tmp").glob("*"))
-    assert ("course: interrupted" in said and "run the same command again" in said) or "100%" in said
+    assert "course: interrupted" in said or "100%" in said
+    if "grading" in said and "100%" not in said:  # it had begun
+        assert "run the same command again" in said
     for file in (tmp_path / "grades").glob("records/right*/*.json"):
         marks = json.loads(file.read_text())["marks"]
         assert sum(sum(mark["parts"].values()) for mark in marks) == 15, "whoever was interrupted has no record"

@@ -55,10 +55,7 @@ def long_schedules(row: list[str]) -> list[dict]:
 # What a submission says, by lesson. All of them stopped the grader once, or took it minutes.
 FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
     "a cell at infinity": ("02", lambda: said(b'{"cell": Infinity, "error": "KeyError", "line": 1}')),
-    "a cell that is no number": ("02", lambda: said({"cell": [], "error": {}, "line": None})),
     "a lone surrogate": ("02", lambda: said({"cell": 1, "error": "\ud800", "line": 1})),
-    "very deep": ("02", lambda: said(b'{"number": "02.1", "case": 0, "outcome": ' + b"[" * 100_000)),
-    "no object": ("02", lambda: said(b"[1]", b"null", b'"cell"', b"3")),
     "150,000 numbers": (
         "02",
         lambda: said(*returned("02.2", {"dict": [["shares", {"dict": [["epoch 0", list(range(150_000))]]}]]})),
@@ -73,7 +70,6 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_whatever_a_submission_says_costs_only_itself(name, tmp_path, monkeypatch):
     monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: SMALL)
@@ -146,19 +142,8 @@ def test_after_an_interrupt_no_task_is_begun_and_none_goes_on():
         child.do(answer, 1)
 
 
-ODD_NAMES = [
-    b"\xff" * 90,
-    b"\xfe" * 90,
-    b"a" * 251,
-    b"e\xff",
-    b"e\xfe",
-    b"e\\xff",
-    b"con",
-    b"%2f",
-    b"<b>",
-    b"=1+1",
-    b" =1+1",
-]
+ODD_NAMES = [b"\xff" * 90, b"\xfe" * 90, b"a" * 251, b"e\xff", b"e\xfe", b"e\\xff"]
+ODD_NAMES += [b"con", b"%2f", b"<b>", b"=1+1", b" =1+1"]
 
 
 def test_any_name_of_a_folder_has_a_row_and_a_page_of_its_own(tmp_path):
@@ -215,9 +200,7 @@ def test_a_resubmission_during_grading_is_not_lost(tmp_path):
     grader, runs = Grader(tmp_path / "out", jobs=1), []
 
     def run(cells, *_) -> SandboxResult:
-        path.write_text(
-            json.dumps({"cells": [{"cell_type": "code", "source": f"x = {len(runs)}"}] if not runs else []})
-        )
+        path.write_text(json.dumps({"cells": [] if runs else [{"cell_type": "code", "source": "x = 0"}]}))
         runs.append(cells)
         return said()
 
@@ -311,7 +294,4 @@ def test_a_lone_surrogate_in_a_notebook_reaches_no_file(tmp_path):
     need_a_sandbox()
     hand_in(tmp_path / "in", "eve", SURROGATE)
     grade(str(tmp_path / "in"), str(tmp_path / "out"), jobs=1)
-    assert (
-        "SyntaxError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
-        or "UnicodeEncodeError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
-    )
+    assert re.search("SyntaxError|UnicodeEncodeError", (tmp_path / "out" / "pages" / "eve.html").read_text())

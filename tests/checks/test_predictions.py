@@ -122,8 +122,6 @@ def test_a_question_is_read_from_its_file(tmp_path):
     [
         ("[[question]]", "[[question", "line 2"),
         ('number = "06.1"', "", "question 1, number: it is missing"),
-        ('number = "06.1"', "number = 6.1", "question 1, number: 6.1 has the wrong type"),
-        ('number = "06.1"', 'number = "06.1"\ntype = 1', "question 1, type: there is no such key; use one of number"),
         ('says = "That one"', "", r"question 1 \(06.1\), choice 2, says: it is missing"),
         ("value = [", "# [", "choice 1, value: it is missing"),
         ("from = 1, ", "", "choice 1, value, from: it is missing"),

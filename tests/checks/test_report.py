@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.checks import exercises, find, progress
+from course_lib.checks import exercises, find, predictions, progress
 from course_lib.checks.catalog import LESSONS, address
 from course_lib.checks.exercise import Cost
 from course_lib.checks.help import highlighted, hint_box, solution_box
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.judging import assess
 from course_lib.checks.notebooks import check_metadata
+from course_lib.checks.overview import overview
 from course_lib.checks.progress_file import keep_prediction
 from course_lib.checks.report import TOO_MUCH, Finding, Report, as_box, table_of
 from tests.checks.class_of import ROOT
@@ -259,8 +260,6 @@ def passed(number: str) -> dict[str, int]:
     ],
 )
 def test_progress_says_what_comes_next(capsys, progress_file, read_to, solved, says):
-    from course_lib.checks import predictions
-
     progress_file.write_text(json.dumps({number: passed(number) for number in solved}))
     for number in predictions():
         if number[:2] <= read_to:
@@ -270,9 +269,6 @@ def test_progress_says_what_comes_next(capsys, progress_file, read_to, solved, s
 
 
 def test_progress_as_a_box_links_to_lessons_and_exercises(in_exercises):
-    from course_lib.checks import predictions
-    from course_lib.checks.overview import overview
-
     box = overview(exercises(), predictions()).as_box()
     Elements(box)
     assert 'href="../notebooks/00_start_here.ipynb"' in box

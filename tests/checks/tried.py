@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -73,9 +72,3 @@ def names_in(lesson: str, stubs: bool) -> dict:
 
 def answer_to(exercise: Exercise, stub: bool = False) -> Callable:
     return names_in(exercise.lesson, stub)[exercise.answer]
-
-
-def as_text(case: Case) -> str:
-    from course_lib.checks.inside.plain import encode
-
-    return json.dumps([case.ranks, encode(case.inputs)])

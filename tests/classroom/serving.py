@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from tornado.netutil import bind_sockets
@@ -157,6 +158,12 @@ async def connect(served: Served, authorization: str, **headers: str) -> WebSock
     return await websocket_connect(request)
 
 
+async def raw(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of somebody who keeps to no rule."""
+    address = urlsplit(served.url)
+    return await asyncio.open_connection(address.hostname, address.port)
+
+
 @asynccontextmanager
 async def class_here(record: Path, *, tls: bool = False, port: int = 0, **given: Any) -> AsyncIterator[Served]:
     """A class in this very loop: its tally and its limits can be looked at."""
@@ -181,8 +188,8 @@ async def class_here(record: Path, *, tls: bool = False, port: int = 0, **given:
 class HeldClass:
     """A class in a thread of its own, which can go away and come back with the same record."""
 
-    def __init__(self, record: Path) -> None:
-        self.record, self.port = record, free_port()
+    def __init__(self, record: Path, **given: Any) -> None:
+        self.record, self.given = record, {"port": free_port(), "title": "A small class", **given}
         self.start()
 
     def start(self) -> None:
@@ -192,7 +199,7 @@ class HeldClass:
         self.served = opened.result(PATIENCE)
 
     async def _hold(self, opened: Future[Served]) -> None:
-        async with class_here(self.record, port=self.port, title="A small class") as served:
+        async with class_here(self.record, **self.given) as served:
             self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
             opened.set_result(served)
             await self._over.wait()

@@ -6,14 +6,13 @@ import asyncio
 import itertools
 import json
 from types import SimpleNamespace
-from urllib.parse import urlsplit
 
 import pytest
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import guards, instructor, learners
 from course_lib.classroom.server.record_file import read
-from tests.classroom.serving import ask, come_back, enter, event_of
+from tests.classroom.serving import ask, come_back, enter, event_of, raw
 from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -100,11 +99,6 @@ async def test_silent_connections_are_few_and_the_oldest_of_them_makes_room(serv
     assert await eve.say(kind="slower") == ""
     for _, writer in silent:
         writer.close()
-
-
-async def raw(served):
-    address = urlsplit(served.url)
-    return await asyncio.open_connection(address.hostname, address.port)
 
 
 async def test_large_cells_are_slowed_down_on_whatever_channel_and_nobody_else_is(served, monkeypatch):

@@ -8,14 +8,13 @@ import contextlib
 import json
 import logging
 import os
-from urllib.parse import urlsplit
 
 import pytest
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import members
 from course_lib.classroom.server.record_file import read
-from tests.classroom.serving import come_back, enter, event_of
+from tests.classroom.serving import come_back, enter, event_of, raw
 from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -49,11 +48,6 @@ ODD = {  # and what may be answered
     "headers without an end": (b"GET / HTTP/1.1\r\n" + OWN + b"X: y\r\n" * 20_000, b""),
     "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00" * 9 + b"\r\n\r\n", b"40"),
 }
-
-
-async def raw(served):
-    address = urlsplit(served.url)
-    return await asyncio.open_connection(address.hostname, address.port)
 
 
 async def answer_to(served, sent: bytes) -> bytes:

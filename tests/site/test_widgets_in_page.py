@@ -109,15 +109,6 @@ def test_the_bench_is_searched_while_the_page_stays_alive(page):
     wait(lambda: "found by the search" not in one.locator(".below").inner_text())
 
 
-def test_an_action_of_the_bench_is_moved_with_the_keys(page):
-    one = widget(page, "schedule_bench")
-    one.locator("[data-item][tabindex='0']").focus()
-    item = page.evaluate("document.activeElement.dataset.item")
-    page.keyboard.press("Shift+ArrowRight")
-    wait(lambda: one.locator(f"[data-item='{item}']").get_attribute("data-place") == "1")
-    assert page.evaluate("document.activeElement.dataset.item") == item
-
-
 def test_an_action_of_the_bench_and_its_name_in_the_text_light_up_together(page):
     one = widget(page, "schedule_bench")
     box, name = one.locator("[data-item='1:F2']"), one.locator("[data-of='1:F2']")
@@ -232,7 +223,6 @@ def test_a_widget_behind_a_question_can_be_run_and_one_that_cannot_says_so(site_
     assert page("03_padding_and_masking").count("run the lesson to use it") == 1  # it needs the lesson's lengths
 
 
-@pytest.mark.slow
 def test_a_lesson_of_the_site_runs_its_widgets(chromium, site_address):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{site_address}lessons/06_pipeline_parallelism.html")
