@@ -1,4 +1,4 @@
-"""A class whose record cannot be written, or is gone: all are told, nobody waits, nothing acknowledged is lost."""
+"""A class whose record cannot be written: all are told, nobody waits, nothing acknowledged is lost."""
 
 from __future__ import annotations
 
