@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from course_lib.course_files import source
+
 LESSONS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
 
@@ -20,16 +22,8 @@ def code_cells(lesson: dict) -> list[dict]:
     return [cell for cell in lesson["cells"] if cell["cell_type"] == "code"]
 
 
-def source(cell: dict) -> str:
-    return "".join(cell["source"])
-
-
 def tags(cell: dict) -> list[str]:
     return cell["metadata"].get("tags", [])
-
-
-def test_there_are_lessons():
-    assert [path.stem for path in LESSONS][:2] == ["00_start_here", "01_single_gpu"]
 
 
 def test_every_cell_was_run_in_order(lesson):

@@ -23,7 +23,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -39,6 +38,7 @@ from PIL import Image
 
 from course_lib.lab.desk import Desk
 from course_lib.lab.settings import prepare_first_screen
+from course_lib.machine import free_port
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -64,7 +64,6 @@ def need_a_browser() -> str:
 class Lab:
     """A server, its desk, and the address that lets one in."""
 
-    process: subprocess.Popen[bytes]
     desk: Path
     address: str
     home: Path
@@ -96,35 +95,20 @@ class Lab:
             return json.loads(answer.read() or "null")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @contextlib.contextmanager
-def started_lab(folder: Path, desk: Path | None = None, **variables: str) -> Iterator[Lab]:
+def started_lab(folder: Path, *more: str) -> Iterator[Lab]:
     """`course lab` on a desk in that folder. Whoever it is for has settings of Jupyter's that would stop it."""
-    home, desk = folder / "home", desk or folder / "desk"
+    home, desk, log = folder / "home", folder / "desk", folder / "lab.log"
     (home / ".jupyter").mkdir(parents=True, exist_ok=True)
     (home / ".jupyter" / "jupyter_server_config.py").write_text("raise SystemExit('these settings are not ours')\n")
     kept = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     cache = os.environ.get("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # it takes long to make anew
-    environment = {**kept, "HOME": str(home), "MPLCONFIGDIR": cache, **variables}
-    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk)]
-    with server(words, folder, environment) as (process, address):
-        yield Lab(process, desk, address, home)
-
-
-@contextlib.contextmanager
-def server(words: list[str], folder: Path, environment: dict[str, str]) -> Iterator[tuple[Any, str]]:
-    """`python -m` these words in that folder: the process, and the address that it tells when it is ready."""
-    log = folder / "lab.log"
+    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(desk), *more]
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", *words],
             cwd=folder,
-            env=environment,
+            env={**kept, "HOME": str(home), "MPLCONFIGDIR": cache},
             stdout=file,
             stderr=file,
             start_new_session=True,
@@ -133,7 +117,7 @@ def server(words: list[str], folder: Path, environment: dict[str, str]) -> Itera
     try:
         found = wait(lambda: ADDRESS.search(log.read_text()) or (process.poll() is not None and "it ended"))
         assert isinstance(found, re.Match), log.read_text()
-        yield process, found[0].replace("localhost", "127.0.0.1")
+        yield Lab(desk, found[0].replace("localhost", "127.0.0.1"), home)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -173,12 +157,6 @@ class Page:
     def __init__(self, lab: Lab, browser_page: Any) -> None:
         self.lab, self.browser = lab, browser_page
         self.browser.set_default_timeout(PATIENCE * 1000)
-
-    def first_screen(self) -> None:
-        """What a learner sees after `course lab`, and a press of its first button."""
-        self.browser.goto(self.lab.address)
-        self.browser.get_by_role("button", name="Start: lesson 00").click()
-        self.ready("notebooks/00_start_here.ipynb")
 
     def open(self, path: str) -> None:
         """A notebook of the desk, as a click on its name opens it."""
@@ -283,14 +261,32 @@ class Page:
 
     def screenshot(self, name: str, **options: Any) -> Path:
         """A picture to look at, in tests/browser/seen; CI keeps them."""
-        SEEN.mkdir(exist_ok=True)
-        path = SEEN / f"{name}.png"
-        self.browser.screenshot(path=path, **options)
-        return path
+        self.browser.screenshot(path=picture(name), **options)
+        return picture(name)
 
     def axe(self, selector: str) -> list[str]:
         """What axe finds serious in that part of the page; JupyterLab's own parts are not ours to mend."""
         return axe(self.browser, selector)
+
+
+@contextlib.contextmanager
+def window(chromium: Any, **options: Any) -> Iterator[Any]:
+    """A page in a browser of its own. A script that fails, or that the page's policy stops, fails the test."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(PATIENCE * 1000)
+    context.set_default_navigation_timeout(PATIENCE * 1000)
+    wrong: list[str] = []
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    context.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
+    yield context.new_page()
+    context.close()
+    assert wrong == []
+
+
+def picture(name: str) -> Path:
+    """Where a screenshot goes that somebody is to look at."""
+    SEEN.mkdir(exist_ok=True)
+    return SEEN / f"{name}.png"
 
 
 def is_drawn_for_the_dark(picture: Any) -> bool:
@@ -307,12 +303,12 @@ def pale_pixels(picture: Any) -> int:
     return sum(count for count, color in counts if min(color) > 110 and max(color) - min(color) > 25)
 
 
-def axe(browser_page: Any, selector: str) -> list[str]:
-    """What axe finds serious in the parts of a page that a selector names."""
+def axe(browser_page: Any, selector: str, serious: bool = True) -> list[str]:
+    """What axe finds serious, or all that it finds, in the parts of a page that a selector names."""
     sync = pytest.importorskip("axe_playwright_python.sync_playwright")
     found = sync.Axe().run(browser_page, context=selector).response["violations"]
-    serious = [each for each in found if each["impact"] in ("serious", "critical")]
-    return [f"{each['id']}: {node['html'][:200]}" for each in serious for node in each["nodes"]]
+    counts = [each for each in found if not serious or each["impact"] in ("serious", "critical")]
+    return [f"{each['id']}: {node['html'][:200]}" for each in counts for node in each["nodes"]]
 
 
 def _json(file: Path) -> dict | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import stat
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.lab import NOTEBOOK, OF_TESTS, Lab, free_port, server, wait
+from course_lib.machine import free_port
+from tests.browser.lab import NOTEBOOK, Lab, started_lab, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 
 pytestmark = pytest.mark.slow
@@ -79,14 +79,11 @@ def room(tmp_path_factory) -> Iterator[Room]:
 def lab(tmp_path_factory, room) -> Iterator[Lab]:
     """`course lab --class`."""
     folder = tmp_path_factory.mktemp("lab")
-    environment = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
-    joining = ["--class", room.served.url, "--code", room.served.code, "--name", "Ada"]
-    words = ["course_lib", "lab", "--no-browser", "--port", str(free_port()), "--desk", str(folder / "desk"), *joining]
-    with server(words, folder, {**environment, "HOME": str(folder)}) as (process, address):
+    with started_lab(folder, "--class", room.served.url, "--code", room.served.code, "--name", "Ada") as lab:
         said = (folder / "lab.log").read_text()
         assert "You are in LSTMs on a Tuesday. Sent to the class: predictions" in said
         assert "Never your code" in said
-        yield Lab(process, folder / "desk", address, folder)
+        yield lab
 
 
 @pytest.fixture
@@ -132,7 +129,6 @@ def test_a_question_is_answered_by_keyboard_and_its_outcome_shown(page, room):
     above.get_by_role("heading", name="Question for the class").wait_for(state="hidden")
 
 
-@pytest.mark.slow
 def test_a_number_is_typed_and_what_is_none_is_not_taken(page, room):
     room.ask("00.2")
     above = page.browser.locator(CLASS)
@@ -169,14 +165,12 @@ def test_a_hand_is_raised_and_a_cell_shown_only_after_a_yes(page, room):
     wait(lambda: room.sees()["slower"] == 1)
 
 
-@pytest.mark.slow
 def test_the_class_sees_which_section_is_read(page, room):
     heading = page.browser.locator(f"{NOTEBOOK} h2", has_text="3 · A message")
     heading.evaluate("heading => heading.scrollIntoView()")
     wait(lambda: "3 · A message" in " ".join(room.lesson("00")))
 
 
-@pytest.mark.slow
 def test_the_desk_follows_the_class_to_a_section_only_while_its_learner_lets_it(page, room):
     above = page.browser.locator(CLASS)
     above.get_by_role("button", name="Done").click()
@@ -195,17 +189,19 @@ def test_the_desk_follows_the_class_to_a_section_only_while_its_learner_lets_it(
     page.browser.locator(f"{NOTEBOOK} .jp-mod-active h2", has_text="3 · A message").wait_for()
 
 
-def test_a_prediction_in_a_cell_reaches_the_class_and_the_page_never_holds_the_secret(page, room, lab):
+def test_a_prediction_and_a_check_reach_the_class_and_the_page_never_holds_the_secret(page, room, lab):
     page.run(page.code_cell("from course_lib"))
     cell = page.code_cell('predict("00.1")')
     page.run(cell)
     cell.get_by_role("button", name="b) ").click()
     cell.get_by_text("You said").wait_for()
     wait(lambda: room.question("00.1")["before"]["counts"] == [0, 1, 0])
+    page.write(page.code_cell("who_am_i"), "from course_lib.checks import check\ncheck('00.1', lambda number: number)")
+    page.run(page.code_cell("check('00.1'"))
+    wait(lambda: next(each for each in room.sees()["exercises"] if each["number"] == "00.1")["trying"] == ["Ada"])
     assert secret_of(lab) not in page.browser.evaluate(SECRET_WORDS)
 
 
-@pytest.mark.slow  # its quicker neighbors are in tests/classroom
 def test_after_the_class_was_killed_the_page_comes_back_by_itself_and_nothing_is_lost(page, room):
     room.kill()
     above = page.browser.locator(CLASS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import nbformat
 import pytest
 
-from tests.browser.lab import ROOT, SEEN, axe
+from tests.browser.lab import ROOT, axe, picture
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +31,7 @@ def exported(chromium, tmp_path):
         file = tmp_path / "exported.html"
         file.write_text(html)
         page.goto(file.as_uri())
-        SEEN.mkdir(exist_ok=True)
-        page.screenshot(path=SEEN / f"exported_{name.replace('/', '_')}_{theme}.png", full_page=True)
+        page.screenshot(path=picture(f"exported_{name.replace('/', '_')}_{theme}"), full_page=True)
         return page
 
     yield opened
@@ -49,13 +46,8 @@ def test_reports_are_boxes_without_the_points_below_them(exported):
     assert axe(page, ".jp-OutputArea-output") == []
 
 
-def shown_in(theme: str, names: Iterable[str], quick: str) -> list:
-    """Parameters for a test: one lesson now, all of them by `make test-all`."""
-    return [pytest.param(name, theme, marks=() if name == quick else pytest.mark.slow) for name in names]
-
-
 @pytest.mark.parametrize(
-    ("name", "theme"), [*shown_in("light", LESSONS, IN_THE_DARK[1]), *shown_in("dark", IN_THE_DARK, IN_THE_DARK[0])]
+    ("name", "theme"), [*((name, "light") for name in LESSONS), *((name, "dark") for name in IN_THE_DARK)]
 )
 def test_all_pictures_and_boxes_are_there_for_everybody(exported, name, theme):
     page = exported(name, theme)

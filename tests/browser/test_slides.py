@@ -7,7 +7,7 @@ import re
 import pytest
 
 from course_lib.cli import main
-from tests.browser.lab import SEEN, axe
+from tests.browser.lab import axe, picture
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_formulas_are_drawn_by_the_browser(wall):
     assert formula.bounding_box()["height"] > 30
 
 
-@pytest.mark.parametrize("number", ["02", pytest.param("06", marks=pytest.mark.slow), "08"])
+@pytest.mark.parametrize("number", ["02", "06", "08"])
 def test_type_stays_large_and_pictures_legible(wall, number):
     page = wall(number)
     sizes = page.evaluate(SIZES)
@@ -108,16 +108,13 @@ def test_type_stays_large_and_pictures_legible(wall, number):
     assert all(len(alt) > 20 and width > 0 for alt, width in wide)
 
 
-@pytest.mark.parametrize(
-    "size", [(1280, 720), *(pytest.param(other, marks=pytest.mark.slow) for other in ((1920, 1080), (400, 800)))]
-)
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (400, 800)])
 def test_axe_finds_nothing_serious(wall, size):
     page = wall("06")
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    SEEN.mkdir(exist_ok=True)
     for words in ("Predict 06.1", "Result"):
         presses_until(page, words)
-        page.screenshot(path=SEEN / f"slides_{size[0]}_{re.sub(r'[^a-z0-9]+', '_', words.lower())}.png")
+        page.screenshot(path=picture(f"slides_{size[0]}_{re.sub(r'[^a-z0-9]+', '_', words.lower())}"))
     assert axe(page, "main, nav") == []
 
 
@@ -132,6 +129,5 @@ def test_the_presenter_sees_notes_and_leads(wall):
     assert "of 9 minutes" in speaker.locator("#clock").inner_text()
     speaker.keyboard.press("ArrowRight")
     page.locator("#place", has_text="3 / ").wait_for()
-    SEEN.mkdir(exist_ok=True)
-    speaker.screenshot(path=SEEN / "slides_presenter.png")
+    speaker.screenshot(path=picture("slides_presenter"))
     assert axe(speaker, "#speaker") == []

@@ -1,12 +1,11 @@
 """A class on stage: an instructor, a projector, five phones that join by the QR code's address, and three desks.
 
-The desks are the learner's channel without a JupyterLab; `test_whole_class.py` has three of those.
+The desks are the learner's channel without a JupyterLab; `test_class.py` has one of those.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ import pytest
 from course_lib.checks import predictions
 from course_lib.classroom.content import content
 from course_lib.classroom.report import write_report
+from course_lib.machine import free_port
 from tests.browser.classroom import Learner
-from tests.browser.lab import SEEN, axe, free_port, wait
+from tests.browser.lab import axe, picture, wait, window
 from tests.classroom.serving import Served, class_in_a_process, end
-from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -35,26 +34,11 @@ SMALLEST = """() => Math.min(...[...document.querySelectorAll("main *, aside *")
 FITS = "() => document.getElementById('main').scrollHeight <= document.getElementById('main').clientHeight"
 
 
-@contextlib.contextmanager
-def window(chromium: Any, **options: Any) -> Iterator[Any]:
-    """A page in a browser of its own. A script that fails, or that the page's policy stops, fails the test."""
-    context = chromium.new_context(**options)
-    context.set_default_timeout(PATIENCE * 1000)
-    context.set_default_navigation_timeout(PATIENCE * 1000)
-    wrong: list[str] = []
-    context.on("weberror", lambda error: wrong.append(str(error.error)))
-    context.on("console", lambda said: wrong.append(said.text) if "Content Security" in said.text else None)
-    yield context.new_page()
-    context.close()
-    assert wrong == []
-
-
 def look(page: Any, name: str, *, both: bool = False) -> None:
     """A picture, in the dark, too, if asked for; nothing keeps the page from people who do not see it."""
-    SEEN.mkdir(exist_ok=True)
     for scheme in ("light", "dark") if both else ("light",):
         page.emulate_media(color_scheme=scheme)
-        page.screenshot(path=SEEN / f"stage_{name}_{scheme}.png")
+        page.screenshot(path=picture(f"stage_{name}_{scheme}"))
         assert axe(page, "html") == []
     page.emulate_media(color_scheme="light")
 
@@ -277,3 +261,6 @@ def _read_the_report(record: Path, folder: Path, chromium: Any) -> None:
         page.goto((folder / "report" / "index.html").as_uri())
         page.get_by_role("heading", name="What to say tomorrow").wait_for()
         look(page, "report", both=True)
+        page.set_viewport_size({"width": 400, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        page.get_by_role("button", name="points").click()  # its one script is let run

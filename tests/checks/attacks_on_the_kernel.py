@@ -143,4 +143,21 @@ HOARDS = {
     "        pairs[-1][0].setblocking(False)\n        try:\n            while True:\n"
     "                pairs[-1][0].send(bytes(1 << 14))\n        except BlockingIOError:\n            pass\n"
     "except OSError:\n    pass\ntime.sleep(1000)",
+    "in TCP": """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0), backlog=4000)
+server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+kept = []
+while len(kept) < 4000:
+    one = socket.create_connection(server.getsockname())
+    other, _ = server.accept()
+    one.setblocking(False)
+    kept += [one, other]
+    try:
+        while True:
+            one.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+time.sleep(1000)
+""",
 }

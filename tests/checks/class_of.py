@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,3 +74,16 @@ def hand_in(folder: Path, student: str, notebook: dict | str, name: str = "02_dd
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(notebook if isinstance(notebook, str) else json.dumps(notebook))
     return path
+
+
+@contextlib.contextmanager
+def busy(spinning: int, core: int | None = None) -> Iterator[None]:
+    """Beside so many processes that do nothing but keep a core busy, or all of them."""
+    loop = f"import os\nos.sched_setaffinity(0, [{core}])\n" if core is not None else ""
+    spinners = [subprocess.Popen([sys.executable, "-S", "-c", loop + "while True: pass"]) for _ in range(spinning)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()

@@ -20,7 +20,6 @@ from course_lib.checks.notebooks import answer_cell
 from tests.checks.tried import names_in, report_on
 
 WIDE = range(101, 109)  # seeds
-SAMPLE = 8  # of the capstone's mutants, for the table
 COMPARISONS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 OPPOSITES = {"max": "min", "min": "max"}
 DROPPED = ("group", "src", "dst", "op", "dim", "keepdim", "dtype")  # arguments that are easily forgotten
@@ -30,33 +29,23 @@ DROPPED = ("group", "src", "dst", "op", "dim", "keepdim", "dtype")  # arguments 
 class Mutant:
     """A solution with one thing changed."""
 
-    number: str
     line: str
     change: str
     answer: Callable = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What became of an exercise's mutants."""
-
-    refused: list[Mutant]
-    survivors: list[Mutant]
-    equal: list[Mutant]
-
-
-def tally(exercise: Exercise, most: int | None = None) -> Tally:
-    """Try all mutants, or `most` of them, chosen by chance."""
-    refused, survivors, equal = [], [], []
+def tally(exercise: Exercise, most: int | None = None) -> dict[str, list[Mutant]]:
+    """What becomes of all mutants, or of `most` of them, chosen by chance: refused, survives, right."""
+    found: dict[str, list[Mutant]] = {"refused": [], "survives": [], "right": []}
     tried = list(mutants(exercise))
     for mutant in tried if most is None else random.Random(exercise.number).sample(tried, min(most, len(tried))):
         if not report_on(exercise, mutant.answer).passed:
-            refused.append(mutant)
+            found["refused"].append(mutant)
         elif any(not report_on(exercise, mutant.answer, seed).passed for seed in WIDE):
-            survivors.append(mutant)
+            found["survives"].append(mutant)
         else:
-            equal.append(mutant)
-    return Tally(refused, survivors, equal)
+            found["right"].append(mutant)
+    return found
 
 
 def mutants(exercise: Exercise) -> Iterator[Mutant]:
@@ -75,14 +64,15 @@ def mutants(exercise: Exercise) -> Iterator[Mutant]:
             except Exception:
                 continue  # it does not even run
             line = text.splitlines()[getattr(node, "lineno", 1) - 1].strip()
-            yield Mutant(exercise.number, line, change, names[exercise.answer])
+            yield Mutant(line, change, names[exercise.answer])
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable]]:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         yield "dropped", lambda n: setattr(n, "value", ast.Constant(None))
     if isinstance(node, ast.AugAssign):
-        yield "adds nothing", lambda n: setattr(n, "value", ast.Constant(_neutral(n.op)))
+        neutral = 1 if isinstance(node.op, (ast.Mult, ast.Div, ast.FloorDiv)) else 0
+        yield "adds nothing", lambda n: setattr(n, "value", ast.Constant(neutral))
     if isinstance(node, ast.BinOp):
         yield from _of_operation(node)
     if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
@@ -137,15 +127,10 @@ def _of_call(node: ast.Call) -> Iterator[tuple[str, Callable]]:
         yield "without the last round", minus
 
 
-def _neutral(op: ast.operator) -> int:
-    """What changes nothing when it is added, or multiplied by."""
-    return 1 if isinstance(op, (ast.Mult, ast.Div, ast.FloorDiv)) else 0
-
-
 if __name__ == "__main__":
     for number in sys.argv[1:] or exercises():
         found = tally(exercises()[number])
-        print(f"{number}: {len(found.refused)} refused, {len(found.survivors)} survive, {len(found.equal)} are right")
-        for title, group in (("SURVIVES", found.survivors), ("right?", found.equal)):
-            for mutant in group:
-                print(f"  {title} {mutant.change}: {mutant.line}")
+        print(f"{number}:", ", ".join(f"{len(group)} {what}" for what, group in found.items()))
+        for what in ("survives", "right"):
+            for mutant in found[what]:
+                print(f"  {what}? {mutant.change}: {mutant.line}")

@@ -10,16 +10,11 @@ from course_lib.checks import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.bank import Banked, banked
-from tests.checks.table import CAPSTONE, table
 from tests.checks.tried import cases_of, report_on, try_together
 
 pytestmark = pytest.mark.slow
 
-# Of the capstone, test_exercises.py tries the solution.
-all_exercises = pytest.mark.parametrize(
-    "exercise",
-    [pytest.param(e, id=n, marks=[pytest.mark.slow] if n == CAPSTONE else []) for n, e in exercises().items()],
-)
+all_exercises = pytest.mark.parametrize("exercise", exercises().values(), ids=list(exercises()))
 NOT_THEIRS = r"Traceback|site-packages|torch/|course_lib/|/\w+/\w+\.py"  # frames and paths that nobody asked for
 
 
@@ -60,17 +55,9 @@ def test_a_wrong_answer_is_refused_for_its_true_cause(exercise):
         assert not re.search(NOT_THEIRS, told), f"{each.name}: {report}"
 
 
-@pytest.mark.slow  # the quicker neighbor is the one above: the same answers, on other inputs
 @all_exercises
 def test_no_inputs_make_a_wrong_answer_pass(exercise):
     ours = entries(exercise, is_right=False)
     try_together(exercise, [each.answer for each in ours], cases_of(exercise.number, GRADING_SEED))
     for each in ours:
         assert not report_on(exercise, each.answer, GRADING_SEED).passed, each.name
-
-
-def test_the_table_of_exercises(record_property):
-    """Shown at the end of a run; README.md has it with times and mutants."""
-    shown = table()
-    record_property("table", shown)
-    assert all(number in shown for number in exercises())

@@ -24,12 +24,7 @@ from tests.checks.bank.lesson_02 import forgets_the_epoch, sums_a_flat_copy
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
-
-@pytest.fixture(autouse=True)
-def progress_file(tmp_path, monkeypatch):
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("progress_file")
 
 
 def right(model):

@@ -8,12 +8,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from course_lib.checks import exercises
 from course_lib.checks.inside.observe import Outcome, observe
 from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import assess
@@ -25,8 +28,7 @@ from course_lib.grading.records import Mark
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import find_submissions
 from course_lib.launchers.process.patience import FairTime, Patience
-from tests.checks.class_of import EXERCISE, SOLUTION, hand_in, need_a_sandbox
-from tests.checks.under_load import busy, grade_under_load, hand_in_solutions
+from tests.checks.class_of import EXERCISE, SOLUTION, busy, hand_in, need_a_sandbox, with_first_cell
 
 needs_schedstat = pytest.mark.skipif(
     not Path("/proc/self/schedstat").exists(), reason="this kernel does not tell who waits for a core"
@@ -53,17 +55,24 @@ def test_on_a_core_shared_with_three_others_the_time_of_the_others_does_not_coun
     assert clock.seconds < took / 2
 
 
-def test_who_sleeps_uses_up_its_time_and_is_known_to_have_slept():
-    sleeper = subprocess.Popen(["sleep", "1000"])
-    clock = FairTime(Patience(0.5, cpu=1e9, longest=1e9), lambda: [sleeper.pid])
+@pytest.mark.parametrize(
+    ("command", "patience", "says"),
+    [
+        (["sleep", "1000"], Patience(0.5, cpu=1e9, longest=1e9), "0.5 s"),
+        ([sys.executable, "-S", "-c", "while True: pass"], Patience(1e9, cpu=0.2, longest=1e9), "0.2 s of CPU time"),
+    ],
+)
+def test_time_and_processor_time_have_limits_and_it_is_known_who_slept(command, patience, says):
+    process = subprocess.Popen(command)
+    clock = FairTime(patience, lambda: [process.pid])
     try:
         while not (spent := clock.over()):
-            time.sleep(0.05)
+            time.sleep(0.02)
     finally:
-        sleeper.kill()
-        sleeper.wait()
-    assert spent == "0.5 s"
-    assert clock.slept > 0.4
+        process.kill()
+        process.wait()
+    assert spent == says
+    assert (clock.slept > 0.4) == (command[0] == "sleep")
 
 
 def computes_for(seconds):
@@ -94,16 +103,8 @@ def spins():
 
 def waits_beside_a_thread():
     """Who has another thread might be helped by it: that it waits forever cannot be proven."""
-    import threading
-
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-    dist.recv(torch_zeros(), 1 - dist.get_rank())
-
-
-def torch_zeros():
-    import torch
-
-    return torch.zeros(1)
+    dist.recv(torch.zeros(1), 1 - dist.get_rank())
 
 
 @pytest.mark.slow
@@ -118,18 +119,6 @@ def test_one_rank_is_never_told_that_ranks_wait_for_each_other(answer):
 def test_ranks_that_wait_for_each_other_are_stuck_and_those_at_work_are_slow():
     assert observe(call, waits_beside_a_thread, 2, {}, timeout=0.5).kind == "stuck"
     assert observe(call, sleeps, 2, {}, timeout=0.5).kind == "slow"
-
-
-def test_processor_time_has_a_limit_also_where_nothing_else_is_over():
-    spinner = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-    clock = FairTime(Patience(1e9, cpu=0.2, longest=1e9), lambda: [spinner.pid])
-    try:
-        while not (spent := clock.over()):
-            time.sleep(0.02)
-    finally:
-        spinner.kill()
-        spinner.wait()
-    assert spent == "0.2 s of CPU time"
 
 
 SLOW = b'{"number": "02.1", "case": 0, "outcome": {"kind": "slow", "values": []}}'
@@ -150,14 +139,8 @@ def scripted(monkeypatch, *results: sandbox.SandboxResult) -> list:
     return given
 
 
-def exercises_of_lesson_02() -> list:
-    from course_lib.checks import exercises
-
-    return [each for each in exercises().values() if each.lesson == "02"]
-
-
 def run_02(limits: Limits) -> sandbox.SandboxResult:
-    ours = exercises_of_lesson_02()
+    ours = [each for each in exercises().values() if each.lesson == "02"]
     return Runs(3, limits).run([], ours, {each.number: [] for each in ours})
 
 
@@ -186,16 +169,17 @@ def test_a_submission_that_a_clock_stopped_is_run_again_as_a_whole_and_flagged_i
     assert run_02(Limits()).by_clock
 
 
-def test_a_submission_that_slept_is_not_run_again(monkeypatch):
+@pytest.mark.parametrize(
+    "first",
+    [
+        sandbox.SandboxResult([RETURNED, OTHER, END]),
+        sandbox.SandboxResult([SLOW, OTHER], "it ran for more than 60 s", True, rested=True),
+    ],
+)
+def test_what_no_clock_has_stopped_and_what_has_slept_is_run_once(monkeypatch, first):
     """It would sleep again: no machine is too busy for that."""
-    given = scripted(monkeypatch, sandbox.SandboxResult([SLOW, OTHER], "it ran for more than 60 s", True, rested=True))
-    assert run_02(Limits()).by_clock
-    assert len(given) == 1
-
-
-def test_what_no_clock_has_stopped_is_run_once(monkeypatch):
-    given = scripted(monkeypatch, sandbox.SandboxResult([RETURNED, OTHER, END]))
-    assert not run_02(Limits()).by_clock
+    given = scripted(monkeypatch, first)
+    assert run_02(Limits()).by_clock == first.by_clock
     assert len(given) == 1
 
 
@@ -212,7 +196,7 @@ def test_a_mark_that_a_clock_decided_is_flagged_and_tried_again_when_that_is_ask
 
 
 def test_a_part_that_was_lost_to_a_clock_is_named():
-    exercise, slow = exercises_of_lesson_02()[0], Outcome("slow", states=(("running", "", ""),))
+    exercise, slow = exercises()["02.1"], Outcome("slow", states=(("running", "", ""),))
     cases = exercise.cases(1)
     report = assess(exercise, cases, lambda _: slow)
     assert all("loop that does not end" in finding.cause for finding in report.findings.values())
@@ -228,9 +212,11 @@ def test_a_part_that_was_lost_to_a_clock_is_named():
 @pytest.mark.timeout(3600)
 def test_a_class_beside_four_spinning_processes_earns_everything_and_the_same_again(tmp_path):
     need_a_sandbox()
-    hand_in_solutions(tmp_path / "in", copies=2, lessons=("02",))
+    for student in ("ada", "ben"):
+        hand_in(tmp_path / "in", student, SOLUTION)
     for attempt in range(2):
-        records = grade_under_load(tmp_path / "in", tmp_path / f"out{attempt}")
+        with busy(4):
+            records = Grader(tmp_path / f"out{attempt}", jobs=4).grade(find_submissions(tmp_path / "in"))
         assert [(r.notebook, r.student, r.most - r.points) for r in records if r.points != r.most] == []
         assert not any(record.flagged for record in records)
 
@@ -241,8 +227,6 @@ def test_a_neighbor_with_150_spinning_processes_costs_an_honest_student_nothing(
     need_a_sandbox()
     spins = "import os\nfor _ in range(150):\n    if os.fork() == 0:\n        while True: pass\nwhile True: pass"
     hand_in(tmp_path / "in", "ada", SOLUTION)
-    from tests.checks.class_of import with_first_cell
-
     hand_in(tmp_path / "in", "eve", with_first_cell(EXERCISE, spins))
     grader = Grader(tmp_path / "out", jobs=2)
     grader.runs.limits = dataclasses.replace(Limits(), seconds=12)

@@ -24,9 +24,7 @@ from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.sandbox import SandboxResult
 from course_lib.grading.submissions import file_name, find_submissions
-from course_lib.grading.summary import table
-from tests.checks.class_of import hand_in, need_a_sandbox, patient_grader
-from tests.checks.class_of_banks import hand_in_class
+from tests.checks.class_of import hand_in, need_a_sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -57,10 +55,7 @@ def long_schedules(row: list[str]) -> list[dict]:
 # What a submission says, by lesson. All of them stopped the grader once, or took it minutes.
 FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
     "a cell at infinity": ("02", lambda: said(b'{"cell": Infinity, "error": "KeyError", "line": 1}')),
-    "a cell that is no number": ("02", lambda: said({"cell": [], "error": {}, "line": None})),
     "a lone surrogate": ("02", lambda: said({"cell": 1, "error": "\ud800", "line": 1})),
-    "very deep": ("02", lambda: said(b'{"number": "02.1", "case": 0, "outcome": ' + b"[" * 100_000)),
-    "no object": ("02", lambda: said(b"[1]", b"null", b'"cell"', b"3")),
     "150,000 numbers": (
         "02",
         lambda: said(*returned("02.2", {"dict": [["shares", {"dict": [["epoch 0", list(range(150_000))]]}]]})),
@@ -75,7 +70,6 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_whatever_a_submission_says_costs_only_itself(name, tmp_path, monkeypatch):
     monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: SMALL)
@@ -148,19 +142,8 @@ def test_after_an_interrupt_no_task_is_begun_and_none_goes_on():
         child.do(answer, 1)
 
 
-ODD_NAMES = [
-    b"\xff" * 90,
-    b"\xfe" * 90,
-    b"a" * 251,
-    b"e\xff",
-    b"e\xfe",
-    b"e\\xff",
-    b"con",
-    b"%2f",
-    b"<b>",
-    b"=1+1",
-    b" =1+1",
-]
+ODD_NAMES = [b"\xff" * 90, b"\xfe" * 90, b"a" * 251, b"e\xff", b"e\xfe", b"e\\xff"]
+ODD_NAMES += [b"con", b"%2f", b"<b>", b"=1+1", b" =1+1"]
 
 
 def test_any_name_of_a_folder_has_a_row_and_a_page_of_its_own(tmp_path):
@@ -195,13 +178,6 @@ def test_a_name_that_cannot_be_one_of_a_file_becomes_another_that_nobody_has(nam
     assert file_name(made) != made
 
 
-def test_a_cell_that_a_spreadsheet_would_compute_is_only_text():
-    for begin in ("=", "+", "-", "@", "\t=", " =", "\r=", " \t+", "\n="):
-        record = Record(f"{begin}cmd()", "02_ddp", "", [], problem=f"{begin}1")
-        row = next(csv.reader(table([record]).split("\r\n", 1)[1:]))
-        assert row[0].startswith("'")
-
-
 def test_a_folder_without_a_notebook_and_a_link_to_anothers_have_a_row_and_a_sentence(tmp_path):
     hand_in(tmp_path / "in", "ada", "{}")
     (tmp_path / "in" / "ben").mkdir()
@@ -224,9 +200,7 @@ def test_a_resubmission_during_grading_is_not_lost(tmp_path):
     grader, runs = Grader(tmp_path / "out", jobs=1), []
 
     def run(cells, *_) -> SandboxResult:
-        path.write_text(
-            json.dumps({"cells": [{"cell_type": "code", "source": f"x = {len(runs)}"}] if not runs else []})
-        )
+        path.write_text(json.dumps({"cells": [] if runs else [{"cell_type": "code", "source": "x = 0"}]}))
         runs.append(cells)
         return said()
 
@@ -320,17 +294,4 @@ def test_a_lone_surrogate_in_a_notebook_reaches_no_file(tmp_path):
     need_a_sandbox()
     hand_in(tmp_path / "in", "eve", SURROGATE)
     grade(str(tmp_path / "in"), str(tmp_path / "out"), jobs=1)
-    assert (
-        "SyntaxError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
-        or "UnicodeEncodeError" in (tmp_path / "out" / "pages" / "eve.html").read_text()
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_class_from_the_banks_gets_the_marks_that_the_banks_say(tmp_path):
-    need_a_sandbox()
-    expected = hand_in_class(tmp_path / "in", 24, hostile=0.25)
-    records = patient_grader(tmp_path / "out").grade(find_submissions(tmp_path / "in"))
-    assert {record.student for record in records} == expected.keys()
-    assert [record for record in records if not expected[record.student].fits(record)] == []
+    assert re.search("SyntaxError|UnicodeEncodeError", (tmp_path / "out" / "pages" / "eve.html").read_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,7 @@ from course_lib.checks.wording import result_box
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
-
-@pytest.fixture(autouse=True)
-def progress_file(tmp_path, monkeypatch) -> Path:
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
-    return path
+pytestmark = pytest.mark.usefixtures("progress_file")
 
 
 def cells_of(lesson: str) -> list[str]:
@@ -128,8 +122,6 @@ def test_a_question_is_read_from_its_file(tmp_path):
     [
         ("[[question]]", "[[question", "line 2"),
         ('number = "06.1"', "", "question 1, number: it is missing"),
-        ('number = "06.1"', "number = 6.1", "question 1, number: 6.1 has the wrong type"),
-        ('number = "06.1"', 'number = "06.1"\ntype = 1', "question 1, type: there is no such key; use one of number"),
         ('says = "That one"', "", r"question 1 \(06.1\), choice 2, says: it is missing"),
         ("value = [", "# [", "choice 1, value: it is missing"),
         ("from = 1, ", "", "choice 1, value, from: it is missing"),

@@ -7,24 +7,25 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from course_lib.checks import exercises, find, progress
+from course_lib.checks import exercises, find, predictions, progress
 from course_lib.checks.catalog import LESSONS, address
 from course_lib.checks.exercise import Cost
 from course_lib.checks.help import highlighted, hint_box, solution_box
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.judging import assess
 from course_lib.checks.notebooks import check_metadata
+from course_lib.checks.overview import overview
 from course_lib.checks.progress_file import keep_prediction
 from course_lib.checks.report import TOO_MUCH, Finding, Report, as_box, table_of
 from tests.checks.class_of import ROOT
+from tests.checks.test_pages import Elements
 from tests.conftest import PATIENCE, Kernel
 
-VOID = {"meta", "br", "img", "input", "link", "hr"}
+pytestmark = pytest.mark.usefixtures("progress_file")
+
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 STUCK = (
     "the ranks wait forever; rank 0 waits in all_reduce for rank 1, which has returned\n\n"
@@ -32,37 +33,10 @@ STUCK = (
 )
 
 
-@pytest.fixture(autouse=True)
-def progress_file(tmp_path, monkeypatch) -> Path:
-    path = tmp_path / "progress.json"
-    monkeypatch.setenv("COURSE_LIB_PROGRESS", str(path))
-    return path
-
-
 @pytest.fixture
 def in_exercises(monkeypatch):
     """Where the notebook of the exercises is open."""
     monkeypatch.chdir(ROOT / "exercises")
-
-
-class Outline(HTMLParser):
-    """Raises if tags are not closed in the order in which they were opened; keeps what was opened."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open, self.seen, self.attributes = [], [], []
-        self.feed(html)
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append(tag)
-        self.attributes += [name for name, _ in attrs]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
 
 
 def failing(what: str, cause: str = "", kind: str = "raised", number: str = "02.3", costs=()) -> Report:
@@ -118,21 +92,20 @@ def test_a_right_answer_that_spends_more_than_its_budget_fails(spent, is_right):
 @pytest.mark.parametrize("kind", ["raised", "stuck", "returned"])
 def test_what_an_answer_says_is_only_text(kind):
     report = failing(f"rank 0 raised Error: {SCRIPT}\n  rank 1  {SCRIPT}", SCRIPT, kind)
-    outline = Outline(as_box(report))
-    assert "script" not in outline.seen
-    assert "img" not in outline.seen
-    assert not [name for name in outline.attributes if name.startswith("on")]
+    found = Elements(as_box(report)).found
+    assert not {"script", "img"} & {tag for tag, _ in found}
+    assert not [name for _, attributes in found for name in attributes if name.startswith("on")]
 
 
 @pytest.mark.parametrize("number", list(exercises()))
 def test_the_boxes_of_every_exercise_are_whole(number, in_exercises):
     exercise = find(number)
     for report in (Report(exercise), Report(exercise, attempted=False), failing("wrong", "why", number=number)):
-        Outline(as_box(report))
+        Elements(as_box(report))
         assert "<script" not in as_box(report)
     for _ in exercise.hints:
         html, text = hint_box(exercise)
-        Outline(html)
+        Elements(html)
     assert exercise.hints[-1] in text
     assert "That was the last hint" in html
     for lesson, section in {exercise.section_for(part) for part in exercise.parts}:
@@ -163,7 +136,7 @@ def test_the_solution_is_highlighted_in_the_colors_of_the_editor(progress_file):
     html, text = solution_box(find("02.3"))
     assert "def evaluate_together(total, count):" in text
     assert "var(--jp-mirror-editor-keyword-color)" in html
-    Outline(html)
+    Elements(html)
     assert "<script" not in highlighted(f"x = {SCRIPT!r}")
 
 
@@ -287,8 +260,6 @@ def passed(number: str) -> dict[str, int]:
     ],
 )
 def test_progress_says_what_comes_next(capsys, progress_file, read_to, solved, says):
-    from course_lib.checks import predictions
-
     progress_file.write_text(json.dumps({number: passed(number) for number in solved}))
     for number in predictions():
         if number[:2] <= read_to:
@@ -298,11 +269,8 @@ def test_progress_says_what_comes_next(capsys, progress_file, read_to, solved, s
 
 
 def test_progress_as_a_box_links_to_lessons_and_exercises(in_exercises):
-    from course_lib.checks import predictions
-    from course_lib.checks.overview import overview
-
     box = overview(exercises(), predictions()).as_box()
-    Outline(box)
+    Elements(box)
     assert 'href="../notebooks/00_start_here.ipynb"' in box
     assert re.search(r'href="\.\./exercises/02_ddp\.ipynb#cell-id=cell-02" title="02\.1 Average', box)
     nothing = f"0 of {len(predictions())} predictions made, 0 of {len(exercises())} exercises passed"

@@ -11,12 +11,15 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
 from tornado.netutil import bind_sockets
@@ -26,7 +29,10 @@ from course_lib.classroom.content import content
 from course_lib.classroom.server import make_application
 from course_lib.classroom.server.addresses import Address, certificate_names, encrypted, fingerprint, own_certificate
 from course_lib.classroom.server.guards import Server
+from course_lib.classroom.server.record_file import read_events
 from course_lib.classroom.server.room import Room
+from course_lib.machine import free_port
+from tests.browser.lab import wait
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,10 +158,16 @@ async def connect(served: Served, authorization: str, **headers: str) -> WebSock
     return await websocket_connect(request)
 
 
+async def raw(served: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of somebody who keeps to no rule."""
+    address = urlsplit(served.url)
+    return await asyncio.open_connection(address.hostname, address.port)
+
+
 @asynccontextmanager
-async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncIterator[Served]:
+async def class_here(record: Path, *, tls: bool = False, port: int = 0, **given: Any) -> AsyncIterator[Served]:
     """A class in this very loop: its tally and its limits can be looked at."""
-    (socket,) = bind_sockets(0, "127.0.0.1")
+    (socket,) = bind_sockets(port, "127.0.0.1")
     files = own_certificate(record, certificate_names("127.0.0.1")) if tls else None
     address = Address("127.0.0.1", socket.getsockname()[1], fingerprint(files[0]) if files else "")
     room = Room(record, content(), **given)
@@ -171,6 +183,48 @@ async def class_here(record: Path, *, tls: bool = False, **given: Any) -> AsyncI
         server.stop()
         await server.close_all_connections()
         room.close()
+
+
+class HeldClass:
+    """A class in a thread of its own, which can go away and come back with the same record."""
+
+    def __init__(self, record: Path, **given: Any) -> None:
+        self.record, self.given = record, {"port": free_port(), "title": "A small class", **given}
+        self.start()
+
+    def start(self) -> None:
+        opened: Future[Served] = Future()
+        self._thread = threading.Thread(target=asyncio.run, args=(self._hold(opened),), daemon=True)
+        self._thread.start()
+        self.served = opened.result(PATIENCE)
+
+    async def _hold(self, opened: Future[Served]) -> None:
+        async with class_here(self.record, **self.given) as served:
+            self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
+            opened.set_result(served)
+            await self._over.wait()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(PATIENCE)
+
+    @property
+    def joining(self) -> tuple[str, str]:
+        """The address and the code."""
+        return self.served.url, self.served.code
+
+    def act(self, action: str, **details: Any) -> dict[str, Any]:
+        """What the instructor does."""
+        return asyncio.run_coroutine_threadsafe(self.served.act(action, **details), self._loop).result(PATIENCE)
+
+    def kept(self) -> list[dict[str, Any]]:
+        """All that learners have sent and the record has."""
+        return [event for learner, event in read_events(self.record) if learner]
+
+    def wait_for(self, count: int) -> list[dict[str, Any]]:
+        """The same, when there are so many."""
+        return wait(lambda: len(found := self.kept()) >= count and found)
 
 
 @contextmanager
@@ -199,12 +253,6 @@ def _announced(process: subprocess.Popen[str]) -> Served:
     url, token = re.search(r"for you\s+(\S+)/\?token=(\S+)", printed).groups()  # type: ignore[union-attr]
     code = re.search(r"code (\S+)", printed)[1]  # type: ignore[index]
     return Served(url, code, token, process=process, printed=printed)
-
-
-def free_port() -> int:
-    (socket,) = bind_sockets(0, "127.0.0.1")
-    with socket:
-        return socket.getsockname()[1]
 
 
 def end(served: Served, number: int = signal.SIGKILL) -> int:

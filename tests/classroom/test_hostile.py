@@ -6,15 +6,16 @@ import asyncio
 import itertools
 import json
 from types import SimpleNamespace
-from urllib.parse import urlsplit
 
 import pytest
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import guards, instructor, learners
 from course_lib.classroom.server.record_file import read
-from tests.classroom.serving import ask, come_back, enter, event_of
+from tests.classroom.serving import ask, come_back, enter, event_of, raw
 from tests.conftest import PATIENCE
+
+pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("active", [False, True])
@@ -52,21 +53,17 @@ def test_joining_again_and_again_does_not_fill_the_class(in_class, monkeypatch, 
     in_class(again)
 
 
-def test_opening_channels_does_not_keep_others_from_the_class(in_class, monkeypatch):
+async def test_opening_channels_does_not_keep_others_from_the_class(served, monkeypatch):
     monkeypatch.setattr(protocol, "MOST_CHANNELS_IN_ALL", 4)
-
-    async def scene(served):
-        ada = await enter(served, "Ada")
-        await ada.say(kind="slower")
-        many = [await enter(served) for _ in range(8)]
-        assert await ada.say(kind="slower") == ""
-        eve = await enter(served, "Eve")
-        assert await eve.say(kind="slower") == ""
-        while sum(served.room.here.values()) > 4:
-            await asyncio.sleep(0.01)
-        assert sum(served.room.here[one.learner] for one in many) == 2
-
-    in_class(scene)
+    ada = await enter(served, "Ada")
+    await ada.say(kind="slower")
+    many = [await enter(served) for _ in range(8)]
+    assert await ada.say(kind="slower") == ""
+    eve = await enter(served, "Eve")
+    assert await eve.say(kind="slower") == ""
+    while sum(served.room.here.values()) > 4:
+        await asyncio.sleep(0.01)
+    assert sum(served.room.here[one.learner] for one in many) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,132 +88,88 @@ def test_who_sends_nothing_or_a_half_does_not_keep_the_connection(in_class, monk
     in_class(scene, tls=tls)
 
 
-def test_silent_connections_are_few_and_the_oldest_of_them_makes_room(in_class, monkeypatch):
+async def test_silent_connections_are_few_and_the_oldest_of_them_makes_room(served, monkeypatch):
     monkeypatch.setattr(guards, "MOST_UNKNOWN", 5)
-
-    async def scene(served):
-        ada = await enter(served, "Ada")
-        silent = [await raw(served) for _ in range(20)]
-        for reader, _ in silent[:10]:
-            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
-        assert await ada.say(kind="slower") == ""
-        eve = await enter(served, "Eve")
-        assert await eve.say(kind="slower") == ""
-        for _, writer in silent:
-            writer.close()
-
-    in_class(scene)
+    ada = await enter(served, "Ada")
+    silent = [await raw(served) for _ in range(20)]
+    for reader, _ in silent[:10]:
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+    assert await ada.say(kind="slower") == ""
+    eve = await enter(served, "Eve")
+    assert await eve.say(kind="slower") == ""
+    for _, writer in silent:
+        writer.close()
 
 
-async def raw(served):
-    address = urlsplit(served.url)
-    return await asyncio.open_connection(address.hostname, address.port)
-
-
-def test_large_cells_are_slowed_down_on_whatever_channel_and_nobody_else_is(in_class, monkeypatch):
+async def test_large_cells_are_slowed_down_on_whatever_channel_and_nobody_else_is(served, monkeypatch):
     monkeypatch.setattr(protocol, "BURST_OF_BYTES", 30_000)
     monkeypatch.setattr(learners, "time", SimpleNamespace(monotonic=lambda: 1000.0))  # a slow machine earns nothing
     cell = {"kind": "showed", "source": "x" * 8000}
-
-    async def scene(served):
-        mallory, ada = await enter(served, "Mallory"), await enter(served, "Ada")
-        await mallory.send(cell, cell, cell)
-        again = await come_back(served, mallory.learner, mallory.secret)
-        sent = await again.send(cell)
-        while not any("slowed" in told for told in again.told):
-            await again.hear()
-        assert await ada.say(kind="slower") == ""
-        assert not any("slowed" in told for told in ada.told)
-        while not again.kept >= set(sent):
-            await again.hear()
-
-    in_class(scene)
+    mallory, ada = await enter(served, "Mallory"), await enter(served, "Ada")
+    await mallory.send(cell, cell, cell)
+    again = await come_back(served, mallory.learner, mallory.secret)
+    sent = await again.send(cell)
+    while not any("slowed" in told for told in again.told):
+        await again.hear()
+    assert await ada.say(kind="slower") == ""
+    assert not any("slowed" in told for told in ada.told)
+    while not again.kept >= set(sent):
+        await again.hear()
 
 
-def test_what_was_sent_before_is_not_looked_at_again(in_class, monkeypatch):
+async def test_what_was_sent_before_is_not_looked_at_again(served, monkeypatch):
     cleaned, clean = [], protocol.clean
     monkeypatch.setattr(protocol, "clean", lambda *given: cleaned.append(given) or clean(*given))
-
-    async def scene(served):
-        mallory = await enter(served)
-        cell = event_of(kind="showed", source="x" * 9000)
-        for _ in range(5):
-            mallory.kept.clear()
-            assert await mallory.say(**cell) == ""
-        assert len(cleaned) == 1
-
-    in_class(scene)
+    mallory = await enter(served)
+    cell = event_of(kind="showed", source="x" * 9000)
+    for _ in range(5):
+        mallory.kept.clear()
+        assert await mallory.say(**cell) == ""
+    assert len(cleaned) == 1
 
 
-def test_a_cell_that_is_shown_again_is_news_to_its_learner_alone(in_class):
-    async def scene(served):
-        mallory, ada = await enter(served), await enter(served)
-        for one in (ada, mallory):
-            await one.say(kind="stuck", on=True)
-        await ada.wait_for(lambda state: state["line"] == 1)
-        told: list[object] = []
-        changed = served.room.changed
-        served.room.changed = lambda learners: told.append(learners) or changed(learners)
-        await mallory.say(kind="showed", source="x")
-        assert told == [{mallory.learner}]
-
-    in_class(scene)
+async def test_a_cell_that_is_shown_again_is_news_to_its_learner_alone(served):
+    mallory, ada = await enter(served), await enter(served)
+    for one in (ada, mallory):
+        await one.say(kind="stuck", on=True)
+    await ada.wait_for(lambda state: state["line"] == 1)
+    told: list[object] = []
+    changed = served.room.changed
+    served.room.changed = lambda learners: told.append(learners) or changed(learners)
+    await mallory.say(kind="showed", source="x")
+    assert told == [{mallory.learner}]
 
 
-def test_many_identities_leave_room_in_the_record_for_everyone(in_class, monkeypatch):
+async def test_many_identities_leave_room_in_the_record_for_everyone(served, monkeypatch):
     monkeypatch.setattr(protocol, "MOST_BYTES", 2000)
     monkeypatch.setattr(protocol, "MOST_BYTES_IN_ALL", 16_000)
     monkeypatch.setattr(protocol, "MOST_LEARNERS", 20)
-
-    async def scene(served):
-        for _ in range(10):
-            mallory = await enter(served)
-            while not await mallory.say(kind="slower"):
-                pass
-        ada = await enter(served, "Ada")
-        assert [await ada.say(kind="slower") for _ in range(3)] == [""] * 3
-        monkeypatch.setattr(protocol, "MOST_LEARNERS", 100)
-        refusals = [
-            await (await enter(served)).say(kind="checked", number="02.1", mistake="x" * 600) for _ in range(20)
-        ]
-        assert (refusals[0], "record is full" in refusals[-1]) == ("", True)
-
-    in_class(scene)
+    for _ in range(10):
+        mallory = await enter(served)
+        while not await mallory.say(kind="slower"):
+            pass
+    ada = await enter(served, "Ada")
+    assert [await ada.say(kind="slower") for _ in range(3)] == [""] * 3
+    monkeypatch.setattr(protocol, "MOST_LEARNERS", 100)
+    refusals = [await (await enter(served)).say(kind="checked", number="02.1", mistake="x" * 600) for _ in range(20)]
+    assert (refusals[0], "record is full" in refusals[-1]) == ("", True)
 
 
-def test_a_large_snapshot_is_made_less_often(in_class, monkeypatch):
+async def test_a_large_snapshot_is_made_less_often(served, monkeypatch):
     monkeypatch.setattr(instructor, "PAUSE", 1e9)
-
-    async def scene(served):
-        changes = served.settings["changes"]
-        changes.snapshot()
-        changes.after_the_next()
-        changes._tell()
-        changed = changes.after_the_next()
-        changes.note()
-        assert changes._waking.when() > asyncio.get_running_loop().time() + 1000
-        assert not changed.done()
-
-    in_class(scene)
+    changes = served.settings["changes"]
+    changes.snapshot()
+    changes.after_the_next()
+    changes._tell()
+    changed = changes.after_the_next()
+    changes.note()
+    assert changes._waking.when() > asyncio.get_running_loop().time() + 1000
+    assert not changed.done()
 
 
-VALUES = (
-    None,
-    True,
-    0,
-    12345678901234567890123456789012,
-    -1.5,
-    1e400,
-    "",
-    "00.1",
-    "a" * 32,
-    "\ud800",
-    [],
-    [[]],
-    {},
-    {"a": []},
-)
-FIELDS = (
+NUMBERS = (None, True, 0, 12345678901234567890123456789012, -1.5, 1e400)
+VALUES = (*NUMBERS, "", "00.1", "a" * 32, "\ud800", [], [[]], {}, {"a": []})
+FIELDS = [
     "id",
     "kind",
     "number",
@@ -230,28 +183,23 @@ FIELDS = (
     "section",
     "source",
     "at",
-)
+]
 
 
 @pytest.mark.slow
-def test_no_event_whatever_it_holds_ends_a_channel_or_keeps_others_of_its_message_out(in_class):
+async def test_no_event_whatever_it_holds_ends_a_channel_or_keeps_others_of_its_message_out(served):
     kinds = [*protocol.KINDS, "ask"]
     events = [
         event_of(**{"kind": kind, "number": "00.1", "said": "a", "source": "x", field: value})
         for kind, field, value in itertools.product(kinds, FIELDS, VALUES)
     ]
-
-    async def scene(served):
-        ada = await enter(served)
-        for first in range(0, len(events), 400):
-            good = event_of(kind="slower")
-            await ada.channel.write_message(json.dumps({"events": [*events[first : first + 400], 7, None, good]}))
-            while good["id"] not in ada.kept:
-                assert await ada.hear() is not None
-        assert (await ask(f"{served.url}/view/state", headers={"Cookie": served.cookie})).code == 200
-        return ada.kept, ada.refused
-
-    kept, refused = in_class(scene)
+    ada = await enter(served)
+    for first in range(0, len(events), 400):
+        good = event_of(kind="slower")
+        await ada.channel.write_message(json.dumps({"events": [*events[first : first + 400], 7, None, good]}))
+        while good["id"] not in ada.kept:
+            assert await ada.hear() is not None
+    assert (await ask(f"{served.url}/view/state", headers={"Cookie": served.cookie})).code == 200
     known = {event["id"] for event in events if isinstance(event["id"], str) and len(event["id"]) == 32}
-    assert known <= kept | set(refused)
-    assert "an event needs an id" in refused[""]
+    assert known <= ada.kept | set(ada.refused)
+    assert "an event needs an id" in ada.refused[""]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 
 import pytest
 from tornado.httpserver import HTTPServer
@@ -16,7 +15,9 @@ from course_lib.classroom.learner import CannotJoin, class_file, join
 from course_lib.classroom.learner.channel import Conversation
 from course_lib.classroom.learner.joining import OtherCertificate, fingerprint_of, tidy_address, trust
 from course_lib.classroom.server.addresses import own_certificate
+from course_lib.classroom.server.record_file import read
 from course_lib.cli import main
+from tests.classroom.serving import HeldClass
 
 
 @pytest.fixture
@@ -27,23 +28,23 @@ def opened(monkeypatch):
 
 
 def test_course_lab_joins_and_says_what_is_sent(desk, small_class, opened, capsys):
-    words = ["lab", "--desk", str(desk), "--class", small_class.url, "--code", small_class.code, "--name", "Ada"]
-    assert main(words) == 0
+    url, code = small_class.joining
+    assert main(["lab", "--desk", str(desk), "--class", url, "--code", code, "--name", "Ada"]) == 0
     assert "You are in A small class. Sent to the class" in capsys.readouterr().out
     first = class_file.read(desk)
-    assert main(["lab", "--desk", str(desk), "--class", small_class.url]) == 0
+    assert main(["lab", "--desk", str(desk), "--class", url]) == 0
     assert class_file.read(desk) == first, "who is in the class already is not asked again"
 
 
 def test_course_lab_asks_for_what_is_missing_where_somebody_can_answer(desk, small_class, opened, monkeypatch, capsys):
-    words = ["lab", "--desk", str(desk), "--class", small_class.url]
+    words = ["lab", "--desk", str(desk), "--class", small_class.served.url]
     assert main(words) == 2
     assert "--code is missing" in capsys.readouterr().err
-    answers = iter([small_class.code, "Grace"])
+    answers = iter([small_class.served.code, "Grace"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda _: next(answers))
     assert main(words) == 0
-    assert "Grace" in class_file.read(desk).secret
+    assert read(small_class.record, "SELECT name FROM learners") == [("Grace",)]
 
 
 def test_a_code_without_a_class_and_a_class_that_is_not_there_are_named(desk, opened, capsys):
@@ -53,70 +54,36 @@ def test_a_code_without_a_class_and_a_class_that_is_not_there_are_named(desk, op
     assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err
 
 
-class Secure:
-    """A class with a certificate of its own, in a thread; it counts who has sent it anything."""
-
-    def __init__(self, folder) -> None:
-        self.folder, self.requests = folder, 0
-        self.files = own_certificate(folder / "class.db", ["IP:127.0.0.1"])
-
-    async def serve(self, started: asyncio.Future) -> None:
-        secure = self
-
-        class Anything(RequestHandler):
-            def prepare(self) -> None:
-                secure.requests += 1
-                self.finish({"learner": "1", "secret": "s", "class": "A secure class"})
-
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*self.files)
-        (socket,) = bind_sockets(0, "127.0.0.1")
-        HTTPServer(Application([(".*", Anything)]), ssl_options=context).add_socket(socket)
-        started.set_result(f"https://127.0.0.1:{socket.getsockname()[1]}")
-
-
-def served(secure: Secure, use) -> None:
-    """Call `use(url)` in a thread, while the class answers."""
-
-    async def both() -> None:
-        started = asyncio.get_running_loop().create_future()
-        await secure.serve(started)
-        with ThreadPoolExecutor(1) as thread:
-            await asyncio.get_running_loop().run_in_executor(thread, use, await started)
-
-    asyncio.run(both())
-
-
 @pytest.fixture
-def secure(tmp_path_factory) -> Secure:
-    return Secure(tmp_path_factory.mktemp("secure"))
+def secure_class(tmp_path_factory) -> Iterator[HeldClass]:
+    """A class with a certificate of its own."""
+    made = HeldClass(tmp_path_factory.mktemp("secure") / "class.db", tls=True)
+    yield made
+    made.stop()
 
 
 @pytest.mark.slow
-def test_a_certificate_of_the_classs_own_is_known_by_the_fingerprint_in_its_address(desk, secure):
-    own = fingerprint_of(secure.files[0].read_text())
-
-    def use(url: str) -> None:
-        joined = join(f"{url}/#sha256={own}", "CODE", "Ada", stay=False)
-        assert (joined.url, joined.fingerprint) == (url, own)
-        class_file.forget(desk)
-        assert join(url, "CODE", "Ada", stay=False).fingerprint == own, "at the first time it is taken as it is"
-
-    served(secure, use)
+def test_a_certificate_of_the_classs_own_is_known_by_the_fingerprint_in_its_address(desk, secure_class):
+    url, code = secure_class.joining
+    own = fingerprint_of(own_certificate(secure_class.record, [])[0].read_text())
+    joined = join(f"{url}/#sha256={own}", code, "Ada", stay=False)
+    assert (joined.url, joined.fingerprint) == (url, own)
+    class_file.forget(desk)
+    assert join(url, code, "Ada", stay=False).fingerprint == own, "at the first time it is taken as it is"
 
 
-def test_whoever_shows_another_certificate_gets_neither_code_nor_secret(desk, secure):
-    def use(url: str) -> None:
-        with pytest.raises(CannotJoin, match="a different certificate"):
-            join(f"{url}/#sha256={'0' * 64}", "CODE", "Ada", stay=False)
-        with pytest.raises(OtherCertificate):
-            trust(url, "0" * 64)
-        member = class_file.Membership(url, "1", "secret", "A class", "0" * 64)
-        with pytest.raises(OtherCertificate):
-            asyncio.run(Conversation(desk, member, None, None)._connect())  # type: ignore[arg-type]
-
-    served(secure, use)
-    assert secure.requests == 0
+def test_whoever_shows_another_certificate_gets_neither_code_nor_secret(desk, secure_class, monkeypatch):
+    url, code = secure_class.joining
+    requests, find = [], Application.find_handler
+    monkeypatch.setattr(Application, "find_handler", lambda *given: requests.append(given) or find(*given))
+    with pytest.raises(CannotJoin, match="a different certificate"):
+        join(f"{url}/#sha256={'0' * 64}", code, "Ada", stay=False)
+    with pytest.raises(OtherCertificate):
+        trust(url, "0" * 64)
+    member = class_file.Membership(url, "1", "secret", "A class", "0" * 64)
+    with pytest.raises(OtherCertificate):
+        asyncio.run(Conversation(desk, member, None, None)._connect())  # type: ignore[arg-type]
+    assert requests == []
 
 
 def test_an_address_is_taken_as_people_write_it():

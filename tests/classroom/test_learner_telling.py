@@ -16,7 +16,7 @@ from course_lib.checks.telling import mistake_of, tell_class
 from course_lib.classroom.learner import tell
 from course_lib.classroom.learner.class_file import Membership
 from course_lib.classroom.learner.outbox import Outbox
-from tests.browser.lab import free_port
+from course_lib.machine import free_port
 from tests.classroom.conftest import in_another_process
 
 

@@ -67,7 +67,7 @@ def deleted(path: Path) -> None:
 
 def all_deleted(path: Path) -> None:
     for file in path.parent.glob("class.db*"):
-        file.unlink()
+        file.unlink(missing_ok=True)
 
 
 def replaced(path: Path) -> None:
@@ -177,7 +177,9 @@ def test_a_file_with_other_bytes_in_it_is_noticed_and_written_again(tmp_path, lo
     assert writing.rows()[: len(before)] == before
 
 
-@pytest.mark.parametrize("lose", [emptied, cut_short, over_the_header, over_a_page, over_a_text, replaced, overwritten])
+@pytest.mark.parametrize(
+    "lose", [all_deleted, emptied, cut_short, over_the_header, over_a_page, over_a_text, replaced, overwritten]
+)
 @pytest.mark.parametrize("largest_log", [4 << 20, 1 << 16])  # never moved into the file meanwhile, and again and again
 def test_a_record_that_is_overwritten_amid_a_stream_of_writes_keeps_what_it_acknowledges(
     tmp_path, monkeypatch, lose, largest_log

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from course_lib.checks import predictions
+from course_lib.classroom.agenda import BREAK
 from course_lib.classroom.content import content
 from course_lib.classroom.report import write_report
 from course_lib.classroom.report.history import History, read_history
-from course_lib.classroom.report.tomorrow import points
+from course_lib.classroom.report.tomorrow import efforts, lost, points
 from course_lib.classroom.server.record_file import BadRecord
 from course_lib.classroom.server.room import Room
+from course_lib.classroom.server.tally import Tally
 from course_lib.cli import main
 from course_lib.grading.pages import DARK, LIGHT
 
@@ -133,6 +135,47 @@ def test_what_to_say_tomorrow_is_the_belief_the_exercise_and_the_section(history
 def test_a_class_that_understood_everything_has_nothing_to_hear_tomorrow(tmp_path):
     Room(tmp_path / "class.db", content()).close()
     assert points(read_history(tmp_path / "class.db")) == []
+
+
+def history_of(*happened: tuple[str, dict]) -> History:
+    """A class in which learners did this."""
+    events = [(learner, {"received": 0.0, "part": "", "mistake": "", **event}) for learner, event in happened]
+    tally = Tally(content())
+    for learner, event in events:
+        tally.apply(learner, event)
+    return History("", {}, events, tally)
+
+
+def test_a_belief_that_survived_is_told_before_one_of_which_more_were_not_asked_again():
+    first = [(who, {"kind": "predicted", "number": "06.2", "said": "a"}) for who in ("ada", "ben", "cy")]
+    once = [(who, {"kind": "predicted", "number": "00.1", "said": "a"}) for who in ("ada", "ben", "cy", "dee")]
+    again = ("", {"kind": "ask", "asked": "1", "number": "06.2", "round": "after"})
+    kept = [(who, {"kind": "answered", "asked": "1", "said": said}) for who, said in (("ada", "a"), ("ben", "a"))]
+    belief, *_ = points(history_of(*first, *once, again, *kept))
+    assert belief.title == predictions()["06.2"].choices[0].believes
+    assert belief.seen.startswith("2 of 2 still believed this in 06.2 (3 at first).")
+
+
+def test_a_break_between_two_checks_is_not_work():
+    heading = f"02.2 {content().exercises['02.2'].title}"
+    reached = ("ada", {"kind": "reached", "lesson": "02", "section": heading})
+    minutes = {2: False, 2 + BREAK: False, 3 + BREAK: True}  # coffee, after a failed check
+    checked = [
+        ("ada", {"kind": "checked", "number": "02.2", "passed": passed, "received": 60.0 * minute})
+        for minute, passed in minutes.items()
+    ]
+    (effort,) = efforts(history_of(reached, *checked))
+    assert (effort.minutes, effort.passed) == ([3.0], 1)
+
+
+def test_a_phone_is_lost_where_the_class_was_asked_last_and_who_is_nervous_counts_once():
+    asked = ("", {"kind": "ask", "asked": "1", "number": "06.1", "round": "before"})
+    wondered = ("phone", {"kind": "wondered", "id": "7", "text": "Why?", "lesson": "", "section": ""})
+    elsewhere = ("ada", {"kind": "reached", "lesson": "02", "section": content().sections["02"][0]})
+    seconded = ("ada", {"kind": "seconded", "question": "7", "on": True})
+    nervous = [("ben", {"kind": "stuck", "on": on, **BUBBLE}) for on in (True, False, True, False)]
+    found, _ = lost(history_of(asked, wondered, elsewhere, seconded, *nervous))
+    assert found == {("06", BUBBLE["section"]): {"phone", "ada", "ben"}}
 
 
 def test_an_unforeseen_number_is_counted_as_another_one(report):

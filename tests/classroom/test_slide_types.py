@@ -57,42 +57,43 @@ def test_a_desk_keeps_the_marks():
     assert notebook["cells"][0]["metadata"] == {"slideshow": {"slide_type": "slide"}}
 
 
-def test_a_question_its_run_and_what_explains_it_come_one_after_another():
-    cells = [text("## 1"), code('predict("00.1")'), code("run()", "100"), code('reveal("00.1", 1)'), text("100.")]
-    assert slide_types(cells) == ["slide", "fragment", "subslide", "fragment", "fragment"]
+HEAD, TABLE = text("## 1"), text(f"{LONG}\n\n| a | b |\n|---|---|\n")
+ASK, REVEAL = code('predict("00.1")'), code('reveal("00.1", 1)')
+RUN, MORE = code("run()", "1"), code("more()", "2")
 
 
-def test_a_question_does_not_join_a_screen_of_code():
-    cells = [text("## 1"), code("first()", "1"), code('predict("00.1")'), code("second()", "2")]
-    assert slide_types(cells) == ["slide", "-", "subslide", "subslide"]
-
-
-def test_a_long_explanation_is_for_the_speaker_unless_it_has_something_to_look_at():
-    explained = slide_types([text("## 1"), code("run()", "1"), text(LONG)])
-    assert explained == ["slide", "-", "notes"]
-    assert slide_types([text("## 1"), code("run()", "1"), text(f"{LONG}\n\n| a | b |\n|---|---|\n")])[-1] == "subslide"
-
-
-def test_what_only_imports_or_prepares_is_not_shown():
-    cells = [
-        text("# 00"),
-        code("import torch\n\nbatch = 1"),
-        text("## 1"),
-        code("import time"),
-        code("import os\nos.x = 1"),
-    ]
-    assert slide_types(cells) == ["slide", "skip", "slide", "skip", "-"]
-
-
-def test_what_ends_in_a_colon_goes_with_what_it_announces():
-    assert slide_types([text("## 1"), code("run()", "1"), text("And now:"), code("more()", "2")])[2:] == [
-        "subslide",
-        "-",
-    ]
-    assert slide_types([text("## 1"), code("run()", "1"), text("So it is."), code("more()", "2")])[2:] == [
-        "fragment",
-        "-",
-    ]
+@pytest.mark.parametrize(
+    ("cells", "kinds"),
+    [
+        pytest.param(
+            [HEAD, ASK, RUN, REVEAL, text("100.")],
+            ["slide", "fragment", "subslide", "fragment", "fragment"],
+            id="a question, its run and what explains it come one after another",
+        ),
+        pytest.param(
+            [HEAD, RUN, ASK, MORE],
+            ["slide", "-", "subslide", "subslide"],
+            id="a question does not join a screen of code",
+        ),
+        pytest.param([HEAD, RUN, text(LONG)], ["slide", "-", "notes"], id="a long explanation is for the speaker"),
+        pytest.param([HEAD, RUN, TABLE], ["slide", "-", "subslide"], id="unless it has something to look at"),
+        pytest.param(
+            [text("# 00"), code("import torch\n\nbatch = 1"), HEAD, code("import time"), code("import os\nos.x = 1")],
+            ["slide", "skip", "slide", "skip", "-"],
+            id="what only imports or prepares is not shown",
+        ),
+        pytest.param(
+            [HEAD, RUN, text("And now:"), MORE],
+            ["slide", "-", "subslide", "-"],
+            id="what ends in a colon goes with what it announces",
+        ),
+        pytest.param(
+            [HEAD, RUN, text("So it is."), MORE], ["slide", "-", "fragment", "-"], id="and what does not, does not"
+        ),
+    ],
+)
+def test_a_cell_has_its_place_by_what_it_is(cells, kinds):
+    assert slide_types(cells) == kinds
 
 
 def test_the_outline_has_all_minutes_and_predictions():

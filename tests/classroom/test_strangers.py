@@ -8,13 +8,16 @@ import contextlib
 import json
 import logging
 import os
-from urllib.parse import urlsplit
+
+import pytest
 
 from course_lib.classroom import protocol
 from course_lib.classroom.server import members
 from course_lib.classroom.server.record_file import read
-from tests.classroom.serving import come_back, enter, event_of
+from tests.classroom.serving import come_back, enter, event_of, raw
 from tests.conftest import PATIENCE
+
+pytestmark = pytest.mark.anyio
 
 OWN = b"Host: 127.0.0.1\r\n"
 ODD = {  # and what may be answered
@@ -47,11 +50,6 @@ ODD = {  # and what may be answered
 }
 
 
-async def raw(served):
-    address = urlsplit(served.url)
-    return await asyncio.open_connection(address.hostname, address.port)
-
-
 async def answer_to(served, sent: bytes) -> bytes:
     reader, writer = await raw(served)
     writer.write(sent)
@@ -62,17 +60,13 @@ async def answer_to(served, sent: bytes) -> bytes:
     return said
 
 
-def test_odd_requests_are_refused_and_print_nothing_where_the_instructor_looks(in_class, caplog):
+async def test_odd_requests_are_refused_and_print_nothing_where_the_instructor_looks(served, caplog):
     caplog.set_level(logging.WARNING)
-
-    async def scene(served):
-        ada = await enter(served, "Ada")
-        said = {name: await answer_to(served, sent) for name, (sent, _) in ODD.items()}
-        assert await ada.say(kind="slower") == ""
-        return said
-
-    for name, said in in_class(scene).items():
-        assert said == b"" or ODD[name][1] in said.split()[1], (name, said)
+    ada = await enter(served, "Ada")
+    for name, (sent, allowed) in ODD.items():
+        said = await answer_to(served, sent)
+        assert said == b"" or allowed in said.split()[1], (name, said)
+    assert await ada.say(kind="slower") == ""
     assert [record.message for record in caplog.records] == []
 
 
@@ -93,67 +87,54 @@ async def by_hand(served, secret: str):
     return reader, writer
 
 
-def test_pings_of_one_who_does_not_read_fill_no_memory(in_class):
-    async def scene(served):
-        ada, mallory = await enter(served, "Ada"), await enter(served, "Mallory")
-        _, writer = await by_hand(served, mallory.secret)
-        writer.transport.pause_reading()
-        channels = served.settings["channels"]._of[mallory.learner]
-        while len(channels) < 2:
-            await asyncio.sleep(0.01)
-        for _ in range(100):
-            writer.write(frame(9, b"x" * 125) * 500)
+async def test_pings_of_one_who_does_not_read_fill_no_memory(served):
+    ada, mallory = await enter(served, "Ada"), await enter(served, "Mallory")
+    _, writer = await by_hand(served, mallory.secret)
+    writer.transport.pause_reading()
+    channels = served.settings["channels"]._of[mallory.learner]
+    while len(channels) < 2:
+        await asyncio.sleep(0.01)
+    for _ in range(100):
+        writer.write(frame(9, b"x" * 125) * 500)
+        await writer.drain()
+    assert await ada.say(kind="slower") == ""
+    waiting = [len(one.ws_connection.stream._write_buffer) for one in channels if one.ws_connection]
+    assert max(waiting) < 1 << 20  # of six megabytes
+    writer.close()
+
+
+async def test_a_message_in_pieces_that_never_ends_ends_its_channel(served):
+    ada, mallory = await enter(served, "Ada"), await enter(served, "Mallory")
+    reader, writer = await by_hand(served, mallory.secret)
+    writer.write(frame(1, b"{", final=False))
+    try:
+        for _ in range(2 + protocol.LARGEST_MESSAGE // 60_000):
+            writer.write(frame(0, b" " * 60_000, final=False))
             await writer.drain()
-        assert await ada.say(kind="slower") == ""
-        waiting = [len(one.ws_connection.stream._write_buffer) for one in channels if one.ws_connection]
-        assert max(waiting) < 1 << 20  # of six megabytes
-        writer.close()
-
-    in_class(scene)
-
-
-def test_a_message_in_pieces_that_never_ends_ends_its_channel(in_class):
-    async def scene(served):
-        ada, mallory = await enter(served, "Ada"), await enter(served, "Mallory")
-        reader, writer = await by_hand(served, mallory.secret)
-        writer.write(frame(1, b"{", final=False))
-        try:
-            for _ in range(2 + protocol.LARGEST_MESSAGE // 60_000):
-                writer.write(frame(0, b" " * 60_000, final=False))
-                await writer.drain()
-            await asyncio.wait_for(reader.read(), PATIENCE)  # returns at the end of the connection
-        except ConnectionError:
-            pass
-        assert await ada.say(kind="slower") == ""
-        writer.close()
-
-    in_class(scene)
+        await asyncio.wait_for(reader.read(), PATIENCE)  # returns at the end of the connection
+    except ConnectionError:
+        pass
+    assert await ada.say(kind="slower") == ""
+    writer.close()
 
 
-def test_the_thousandth_of_a_name_costs_no_more_than_the_first(in_class, monkeypatch):
+async def test_the_thousandth_of_a_name_costs_no_more_than_the_first(served, monkeypatch):
     looked, alike = [], members._alike
-
-    async def scene(served):
-        monkeypatch.setattr(members, "_alike", lambda name: looked.append(name) or alike(name))
-        for place in range(300):
-            served.room.members.join("Mallory" if place % 2 else "mallory")
-        names = {alike(one.name) for one in served.room.members._by_learner.values()}
-        assert len(names) == 300
-
-    in_class(scene)
+    monkeypatch.setattr(members, "_alike", lambda name: looked.append(name) or alike(name))
+    for place in range(300):
+        served.room.members.join("Mallory" if place % 2 else "mallory")
+    names = {alike(one.name) for one in served.room.members._by_learner.values()}
+    assert len(names) == 300
     assert len(looked) < 300 * 8
 
 
-def test_who_has_left_is_not_counted_for_ever(in_class):
-    async def scene(served):
-        for _ in range(5):
-            one = await enter(served)
-            one.channel.close()
-            while served.room.here[one.learner]:
-                await asyncio.sleep(0.01)
-        assert len(served.room.here) == 0
-
-    in_class(scene)
+async def test_who_has_left_is_not_counted_for_ever(served):
+    for _ in range(5):
+        one = await enter(served)
+        one.channel.close()
+        while served.room.here[one.learner]:
+            await asyncio.sleep(0.01)
+    assert len(served.room.here) == 0
 
 
 def test_what_was_sent_to_an_earlier_server_counts_once_if_it_is_sent_again(in_class, tmp_path):

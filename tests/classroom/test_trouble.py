@@ -1,9 +1,8 @@
-"""A class whose record cannot be written, or is gone: all are told, nobody waits, nothing acknowledged is lost."""
+"""A class whose record cannot be written: all are told, nobody waits, nothing acknowledged is lost."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sqlite3
@@ -14,14 +13,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from course_lib.classroom.server import record as records
-from course_lib.classroom.server.record_file import BadRecord, read, read_events
-from tests.classroom.serving import Learner, ask, class_in_a_process, come_back, end, enter, event_of, free_port
-from tests.classroom.test_record import fill, overwritten, small_disk
-from tests.classroom.test_restart import hear_until_the_end, send_until_the_end
+from course_lib.machine import free_port
+from tests.classroom.serving import ask, class_in_a_process, come_back, end, enter, event_of
+from tests.classroom.test_record import fill, small_disk
 from tests.conftest import PATIENCE
 
+pytestmark = pytest.mark.anyio
 
-def test_while_nothing_can_be_saved_everyone_is_told_and_afterwards_the_class_goes_on(in_class, monkeypatch):
+
+async def test_while_nothing_can_be_saved_everyone_is_told_and_afterwards_the_class_goes_on(served, monkeypatch):
     monkeypatch.setattr(records, "RETRY", 0.05)
     together, broken = records.together, [True]
 
@@ -30,140 +30,42 @@ def test_while_nothing_can_be_saved_everyone_is_told_and_afterwards_the_class_go
             raise sqlite3.OperationalError("database or disk is full")
         return together(statements)
 
-    async def scene(served):
-        ada, ben = await enter(served, "Ada"), await enter(served, "Ben")
-        monkeypatch.setattr(records, "together", fail)
-        (lost,) = await ada.send({"kind": "slower"})  # it waits in the server while the disk is full
-        await asyncio.gather(*(one.wait_for(lambda state: state["trouble"]) for one in (ada, ben)))
-        (refused,) = await ben.send({"kind": "stuck", "on": True})
-        assert (await ben.hear())["state"][
-            "trouble"
-        ] == "it cannot save anything now; what you do is kept and sent later"
-        status, answer = await served.join("Eve")
-        assert (status, "disk is full" in answer["error"]) == (503, True)
-        question = {"number": "00.1", "round": "before"}
-        status, answer = await served.post("/view/ask", question, **served.instructor)
-        assert (status, "This was not saved" in answer["error"]) == (503, True)
-        assert "cannot be written (database or disk is full)" in (await served.snapshot())["trouble"]
-        assert (ada.kept | ben.kept, ada.refused | ben.refused) == (set(), {})
-        assert not (await served.snapshot())["hands"]
+    ada, ben = await enter(served, "Ada"), await enter(served, "Ben")
+    monkeypatch.setattr(records, "together", fail)
+    (lost,) = await ada.send({"kind": "slower"})  # it waits in the server while the disk is full
+    await asyncio.gather(*(one.wait_for(lambda state: state["trouble"]) for one in (ada, ben)))
+    (refused,) = await ben.send({"kind": "stuck", "on": True})
+    assert (await ben.hear())["state"]["trouble"] == "it cannot save anything now; what you do is kept and sent later"
+    status, answer = await served.join("Eve")
+    assert (status, "disk is full" in answer["error"]) == (503, True)
+    question = {"number": "00.1", "round": "before"}
+    status, answer = await served.post("/view/ask", question, **served.instructor)
+    assert (status, "This was not saved" in answer["error"]) == (503, True)
+    assert "cannot be written (database or disk is full)" in (await served.snapshot())["trouble"]
+    assert (ada.kept | ben.kept, ada.refused | ben.refused) == (set(), {})
+    assert not (await served.snapshot())["hands"]
 
-        broken.clear()
-        await asyncio.gather(*(one.wait_for(lambda state: not state["trouble"]) for one in (ada, ben)))
-        assert await ben.say(kind="stuck", on=True, id=refused) == ""
-        while lost not in ada.kept:
-            await ada.hear()
-        await served.act("ask", **question)
-        shown = await served.snapshot()
-        assert (shown["trouble"], len(shown["hands"]), shown["slower"]) == ("", 1, 1)
-
-    in_class(scene)
+    broken.clear()
+    await asyncio.gather(*(one.wait_for(lambda state: not state["trouble"]) for one in (ada, ben)))
+    assert await ben.say(kind="stuck", on=True, id=refused) == ""
+    while lost not in ada.kept:
+        await ada.hear()
+    await served.act("ask", **question)
+    shown = await served.snapshot()
+    assert (shown["trouble"], len(shown["hands"]), shown["slower"]) == ("", 1, 1)
 
 
-def test_who_waits_when_the_disk_fills_up_is_answered(in_class, monkeypatch):
-    async def scene(served):
-        def fail(_):
-            raise sqlite3.DatabaseError("the disk is broken")
+async def test_who_waits_when_the_disk_fills_up_is_answered(served, monkeypatch):
+    def fail(_):
+        raise sqlite3.DatabaseError("the disk is broken")
 
-        monkeypatch.setattr(records, "together", fail)
-        (status, answer), (acted, why) = await asyncio.gather(
-            served.join("Ada"), served.post("/view/faster", {}, **served.instructor)
-        )
-        assert (status, acted) == (503, 503)
-        assert "the disk is broken" in answer["error"]
-        assert "the disk is broken" in why["error"]
-
-    in_class(scene)
-
-
-async def lose_in_the_middle(served, lose) -> list[Learner]:
-    """The learners of a class that loses its record while they send, and is then killed."""
-    learners = [await enter(served) for _ in range(5)]
-    sending = [asyncio.ensure_future(send_until_the_end(learner)) for learner in learners]
-    hearing = [asyncio.ensure_future(hear_until_the_end(learner)) for learner in learners]
-
-    def kept() -> int:
-        return sum(len(learner.kept) for learner in learners)
-
-    while kept() < 200:
-        await asyncio.sleep(0.001)
-    await lose(kept, learners)
-    end(served, signal.SIGKILL)
-    await asyncio.gather(*hearing)
-    for task in sending:
-        task.cancel()
-    return learners
-
-
-async def until_written_again(record, kept) -> None:
-    """Wait until the record is whole again, and 500 events more were acknowledged. Whoever kills a class before that
-    has two accidents at once.
-    """
-    while not (record.exists() and has_events(record)):
-        await asyncio.sleep(0.001)
-    before = kept()
-    while kept() < before + 500:
-        await asyncio.sleep(0.001)
-
-
-def has_events(record) -> bool:
-    with contextlib.suppress(BadRecord):
-        return bool(read(record, "SELECT 1 FROM events LIMIT 1"))
-    return False
-
-
-def assert_all_is_there(learners, record) -> None:
-    recorded = {(learner, event["id"]) for learner, event in read_events(record)}
-    kept = {(learner.learner, identity) for learner in learners for identity in learner.kept}
-    assert len(kept) >= 200
-    assert not kept - recorded
-
-
-@pytest.mark.slow  # `test_record.py` deletes records, and `test_restart.py` kills a class under load
-def test_a_record_that_is_deleted_under_load_has_all_that_was_acknowledged(tmp_path):
-    record = tmp_path / "class.db"
-
-    async def delete(kept, _):
-        for file in tmp_path.glob("class.db*"):
-            file.unlink()
-        await until_written_again(record, kept)
-
-    with class_in_a_process(record) as served:
-        learners = asyncio.run(lose_in_the_middle(served, delete))
-    assert_all_is_there(learners, record)
-
-
-@pytest.mark.slow  # `test_record.py` overwrites records
-def test_a_record_that_is_overwritten_under_load_has_all_that_was_acknowledged(tmp_path):
-    """Someone copies another class's record over it: theirs stays as it is, and ours is written next to it."""
-    record = tmp_path / "class.db"
-
-    async def overwrite(kept, _):
-        overwritten(record)
-        await until_written_again(record.with_name("class-2.db"), kept)
-
-    with class_in_a_process(record) as served:
-        learners = asyncio.run(lose_in_the_middle(served, overwrite))
-    assert_all_is_there(learners, record.with_name("class-2.db"))
-
-
-@pytest.mark.slow  # `test_record.py` fills a disk
-def test_a_disk_that_fills_up_under_load_keeps_all_that_was_acknowledged(tmp_path):
-    with small_disk(tmp_path / "disk", "2m") as disk:
-
-        async def until_full(_, learners):
-            fill(disk / "ballast")
-            await asyncio.gather(*(until(lambda one=one: one.state.get("trouble")) for one in learners))
-
-        with class_in_a_process(disk / "class.db") as served:
-            learners = asyncio.run(lose_in_the_middle(served, until_full))
-        (disk / "ballast").unlink()
-        assert_all_is_there(learners, disk / "class.db")
-
-
-async def until(what) -> None:
-    while not what():
-        await asyncio.sleep(0.01)
+    monkeypatch.setattr(records, "together", fail)
+    (status, answer), (acted, why) = await asyncio.gather(
+        served.join("Ada"), served.post("/view/faster", {}, **served.instructor)
+    )
+    assert (status, acted) == (503, 503)
+    assert "the disk is broken" in answer["error"]
+    assert "the disk is broken" in why["error"]
 
 
 @pytest.mark.slow

@@ -74,21 +74,10 @@ def forged() -> list[bytes]:
     lines = [json.dumps({"number": "02.3", "case": 0, "outcome": {**good, **each}}) for each in fields]
     for number, case in (("02.3", NAN), ("02.3", math.inf), ("02.3", "0 "), (["02.3"], 0), (None, None), ("02.3", -1)):
         lines.append(json.dumps({"number": number, "case": case, "outcome": good}))
-    lines += [
-        "[" * 100_000,
-        '{"a":' * 50_000,
-        "1" * 5000,
-        "null",
-        "[]",
-        '""',
-        "\ud800",
-        '{"cell": 0}',
-        '{"cell": 0, "error": []}',
-    ]
-    lines += [
-        '{"number": "02.3", "case": 0, "outcome": ' + "[" * 900 + "]" * 900 + "}",
-        '{"end": true, "number": "02.3"}',
-    ]
+    lines += ["[" * 100_000, '{"a":' * 50_000, "1" * 5000, "null", "[]", "[1]", '""', "3", "\ud800"]
+    lines += ['{"cell": 0}', '{"cell": 0, "error": []}', '{"cell": [], "error": {}, "line": null}']
+    lines += ['{"number": "02.3", "case": 0, "outcome": ' + "[" * 100_000, '{"end": true, "number": "02.3"}']
+    lines += ['{"number": "02.3", "case": 0, "outcome": ' + "[" * 900 + "]" * 900 + "}"]
     return [each.encode(errors="surrogatepass") for each in lines] + [b"\xff\xfe\x00", b"", b"x" * (2 << 20)]
 
 
@@ -136,14 +125,7 @@ def test_millions_of_lines_are_not_read():
     assert len(lines) <= 1000
 
 
-ODD_NAMES = [
-    "\x1b[2J\x1b[31mada",
-    "ada\rgrace",
-    "ada\n1000 points",
-    "\u202eada",
-    "\x9b31mada",
-    "a\x00da".replace("\x00", "\x07"),
-]
+ODD_NAMES = ["\x1b[2J\x1b[31mada", "ada\rgrace", "ada\n1000 points", "\u202eada", "\x9b31mada", "a\x07da"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
@@ -168,11 +150,8 @@ def test_nobody_takes_a_mark_by_taking_a_login_as_a_name(tmp_path):
     (tmp_path / "export.csv").write_text(table)
     students = read_students(str(tmp_path / "export.csv"), "moodle")
     records = [Record(name, "02_ddp", "", []) for name in ("ada", "eve", "Ada Lovelace")]
-    assert [row["Username"] for row in map(students.row_of, ("ada", "eve", "Ada Lovelace")) if row] == [
-        "ada",
-        "eve",
-        "ada",
-    ]
+    rows = map(students.row_of, ("ada", "eve", "Ada Lovelace"))
+    assert [row["Username"] for row in rows if row] == ["ada", "eve", "ada"]
     assert platform_table(records, "moodle", students)[1] == []
 
 

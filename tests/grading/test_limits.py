@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import platform
 
 import pytest
 
 from course_lib.checks.inside.runner import END, Submission
-from course_lib.grading import cgroups, sandbox, seccomp
+from course_lib.grading import sandbox, seccomp
 from course_lib.grading.limits import Limits
 from tests.checks.class_of import need_a_sandbox
 
@@ -41,35 +40,3 @@ def test_sleep_is_told_from_work(cell, rested):
     need_a_sandbox()
     result = sandbox.run(Submission([cell], [], timeout=5.0), Limits(seconds=300))
     assert result.rested == rested
-
-
-TCP_BUFFERS = """
-import socket, time
-server = socket.create_server(("127.0.0.1", 0), backlog=4000)
-server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
-kept = []
-while len(kept) < 4000:
-    one = socket.create_connection(server.getsockname())
-    other, _ = server.accept()
-    one.setblocking(False)
-    kept += [one, other]
-    try:
-        while True:
-            one.send(bytes(1 << 16))
-    except BlockingIOError:
-        pass
-time.sleep(1000)
-"""
-
-
-def test_memory_in_tcp_buffers_counts():
-    need_a_sandbox()
-    limits = dataclasses.replace(Limits(seconds=300), total_memory=1 << 30)
-    assert sandbox.run(Submission([TCP_BUFFERS], [], timeout=5.0), limits).reason == "it used too much memory"
-
-
-def test_memory_in_tcp_buffers_counts_without_a_control_group(monkeypatch):
-    need_a_sandbox()
-    monkeypatch.setattr(cgroups, "make_group", lambda *_: None)
-    limits = dataclasses.replace(Limits(seconds=300), total_memory=1 << 30)
-    assert sandbox.run(Submission([TCP_BUFFERS], [], timeout=5.0), limits).reason == "it used too much memory"

@@ -11,15 +11,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib.checks import exercises
 from course_lib.checks.exercise import seeded
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
+from course_lib.cli import main
+from course_lib.grading import sandbox
 from course_lib.grading.grader import Grader
 from course_lib.grading.judge import MOST_NAMES, NAMED, judge
 from course_lib.grading.secret import BadSecret, derive, secret_of_class, seed_of_inputs
-from tests.checks.class_of import need_a_sandbox
+from course_lib.grading.submissions import find_submissions
+from tests.checks.class_of import EXERCISE, hand_in, need_a_sandbox, patient_grader, with_first_cell
 
 SECRET = bytes(range(16))
 
@@ -88,8 +92,6 @@ def test_all_bits_of_a_seed_count():
     seed = 1 << 128
     drawn = {seeded(each).get_state().numpy().tobytes() for each in (seed, seed + (1 << 32), seed + (1 << 100))}
     assert len(drawn) == 3
-    import torch
-
     first, second = (torch.rand(1000, generator=seeded(each)) for each in (seed, seed + (1 << 64)))
     assert not first.equal(second)
     assert abs(first.mean().item() - 0.5) < 0.05
@@ -138,9 +140,6 @@ def test_a_page_names_a_handful_of_exceptions(tmp_path):
 def test_the_next_hand_in_gains_nothing_from_what_the_last_one_saw(tmp_path):
     """A table of all inputs of the first hand-in, with their results, fits no input of the second."""
     need_a_sandbox()
-    from course_lib.grading.submissions import find_submissions
-    from tests.checks.class_of import EXERCISE, hand_in, patient_grader, with_first_cell
-
     grader = patient_grader(tmp_path / "out", secret=SECRET)
     content = hand_in(tmp_path / "in", "eve", EXERCISE).read_bytes()
     known = {}
@@ -155,11 +154,7 @@ def test_the_next_hand_in_gains_nothing_from_what_the_last_one_saw(tmp_path):
 
 
 def test_the_command_refuses_a_broken_seed_in_one_sentence(tmp_path, capsys, monkeypatch):
-    from course_lib.cli import main
-    from course_lib.grading import grader
-    from tests.checks.class_of import EXERCISE, hand_in
-
-    monkeypatch.setattr(grader.sandbox, "check_sandbox", lambda: None)
+    monkeypatch.setattr(sandbox, "check_sandbox", lambda: None)
     hand_in(tmp_path / "in", "ada", EXERCISE)
     Path(tmp_path / "out").mkdir()
     (tmp_path / "out" / "seed.txt").write_text("12")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from course_lib.checks.catalog import LESSONS
-from tests.browser.lab import SEEN, axe, is_drawn_for_the_dark, pale_pixels
+from tests.browser.lab import axe, is_drawn_for_the_dark, pale_pixels, picture
 from tests.conftest import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -79,15 +79,9 @@ def visits(chromium, site_address) -> dict[str, Visit]:
 
 
 def test_no_request_leaves_the_site(visits, site_address):
-    outside = {
-        name: [url for url in visit.asked if not _is_inside(url, site_address)] for name, visit in visits.items()
-    }
     assert all(visit.asked for visit in visits.values())
-    assert {name: urls for name, urls in outside.items() if urls} == {}
-
-
-def _is_inside(url: str, site_address: str) -> bool:
-    return url.startswith((site_address, "data:"))
+    asked = [(name, url) for name, visit in visits.items() for url in visit.asked]
+    assert [each for each in asked if not each[1].startswith((site_address, "data:"))] == []
 
 
 def test_no_page_scrolls_sideways(visits):
@@ -203,12 +197,6 @@ def test_in_the_dark_arrows_have_no_pale_edges(page, site_address):
     assert pale_pixels(page.locator("figure.drawn img").nth(2)) < 200
 
 
-def test_an_error_looks_like_one(page, site_address):
-    page.goto(site_address + "lessons/00_start_here.html")
-    error = page.locator(".traceback pre").first
-    assert error.evaluate("e => getComputedStyle(e).borderLeftColor") == "rgb(198, 40, 40)"
-
-
 def test_the_front_page_has_a_card_for_each_lesson_and_two_ways_in(page, site_address):
     page.goto(site_address)
     cards = page.locator(".lesson-card")
@@ -225,28 +213,17 @@ def test_a_search_for_launch_finds_its_reference(page, site_address):
     )
 
 
-def serious(page: Any, address: str, names: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
-    """What axe finds serious on these pages, light and dark."""
-    SEEN.mkdir(exist_ok=True)
+def test_axe_finds_nothing_serious(page, site_address):
     found = {}
     page.emulate_media(reduced_motion="reduce")
-    for name in names:
-        page.goto(address + name)
+    for name in PAGES:
+        page.goto(site_address + name)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             page.locator(f"html[data-theme={scheme}]").wait_for()
-            page.screenshot(path=SEEN / f"site_{name.replace('/', '_')}_{scheme}.png")
+            page.screenshot(path=picture(f"site_{name.replace('/', '_')}_{scheme}"))
             found[name, scheme] = axe(page, "html")
-    return {where: faults for where, faults in found.items() if faults}
-
-
-def test_axe_finds_nothing_serious(page, site_address):
-    assert serious(page, site_address, ("index.html", "exercises/04_accumulation.html")) == {}
-
-
-@pytest.mark.slow  # axe looks at some thousand elements of a lesson, twice
-def test_axe_finds_nothing_serious_in_lessons_and_reference(page, site_address):
-    assert serious(page, site_address, (LESSON, PADDING, "api/launchers.html")) == {}
+    assert {where: faults for where, faults in found.items() if faults} == {}
 
 
 def test_the_picture_moves_unless_it_is_paused_or_less_motion_is_asked_for(page, site_address):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser.lab import SEEN, axe, wait
+from tests.browser.lab import axe, picture, wait
 from tests.site.conftest import ROOT, serve
 
 sys.path[:0] = [str(ROOT / "docs" / "_extensions"), str(ROOT / "docs" / "_widgets")]
@@ -25,7 +25,7 @@ from tests.site import random_use  # noqa: E402
 pytestmark = pytest.mark.slow
 
 NAMES = list(widgets.EXPLORERS)
-SOME_CASES, ALL_CASES = 18, 500
+CASES = 500
 USE_AT_RANDOM = """async ([source, cases]) => {
   const there = await python;
   there.FS.writeFile("/course/random_use.py", source);
@@ -67,20 +67,10 @@ def widget(page: Any, name: str) -> Any:
     return page.locator(f".course-run[data-explorer={name}] .course-widget")
 
 
-def different_drawings(page: Any, cases: int) -> list[int]:
-    """The seeds for which Python in the page draws something else than Python here."""
-    (worker,) = page.workers
-    there = worker.evaluate(USE_AT_RANDOM, [Path(random_use.__file__).read_text(), cases])
-    return [seed for seed in range(cases) if random_use.digest(seed) != there[seed]]
-
-
 def test_python_in_a_page_draws_what_python_here_draws(page):
-    assert different_drawings(page, SOME_CASES) == []
-
-
-@pytest.mark.slow
-def test_500_times_python_in_a_page_draws_what_python_here_draws(page):
-    assert different_drawings(page, ALL_CASES) == []
+    (worker,) = page.workers
+    there = worker.evaluate(USE_AT_RANDOM, [Path(random_use.__file__).read_text(), CASES])
+    assert [seed for seed in range(CASES) if random_use.digest(seed) != there[seed]] == []
 
 
 def test_nothing_leaves_the_page_and_python_is_loaded_once(page, page_address):
@@ -171,11 +161,10 @@ def test_only_the_last_place_of_a_quick_slider_waits_to_be_drawn(page):
 
 
 def test_axe_finds_nothing_serious_in_the_running_widgets_on_a_laptop_and_on_a_phone(page):
-    SEEN.mkdir(exist_ok=True)
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        page.screenshot(path=SEEN / f"widgets_in_a_page_{width}.png", full_page=True)
+        page.screenshot(path=picture(f"widgets_in_a_page_{width}"), full_page=True)
         assert axe(page, "main") == []
 
 
@@ -227,7 +216,6 @@ def test_a_widget_behind_a_question_can_be_run_and_one_that_cannot_says_so(site_
     assert page("03_padding_and_masking").count("run the lesson to use it") == 1  # it needs the lesson's lengths
 
 
-@pytest.mark.slow
 def test_a_lesson_of_the_site_runs_its_widgets(chromium, site_address):
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     page.goto(f"{site_address}lessons/06_pipeline_parallelism.html")
@@ -240,6 +228,6 @@ def test_a_lesson_of_the_site_runs_its_widgets(chromium, site_address):
     assert "makespan 12" in one.get_by_role("status").inner_text()  # GPipe, as the lesson's cell asks
     assert page.evaluate(FOCUSED) == page.evaluate("document.querySelector('.course-widget label').textContent")
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
-    one.screenshot(path=SEEN / "bench_in_a_lesson_dark.png")
+    one.screenshot(path=picture("bench_in_a_lesson_dark"))
     assert axe(page, ".course-run") == []
     page.close()
