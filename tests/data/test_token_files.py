@@ -29,7 +29,7 @@ def sequences(tokens) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("most_common", [None, 3, 500])
-@pytest.mark.parametrize("text", [TEXT * 3, "a b.\r\nc\nd e. \n\n \n  f. .\n \t\ng\nh!\n\n\n", "a\n\nb c"])
+@pytest.mark.parametrize("text", [TEXT * 3, "a b.\r\nc\nd e. \n\n \n  f. .\n \t\ng\nh!\n\n\n", "a\n\nb c. "])
 def test_tokens_on_the_disk_are_those_in_memory(tmp_path, most_common, text):
     words = text + "A last one without an end"
     corpus = Corpus.from_text(words, most_common=most_common)
