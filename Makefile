@@ -40,6 +40,7 @@ style: setup
 	$(BIN)/lint-imports
 
 lint: style $(VENV)/.types-checked
+	$(BIN)/python -m tests.budgets
 
 # It takes forty seconds: not again for what was found good.
 $(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
@@ -47,13 +48,13 @@ $(VENV)/.types-checked: $(READY) $(shell find course_lib -name '*.py')
 	@touch $@
 
 bench: .venv-bench/.ready
-	.venv-bench/bin/python -m tests.bench.launch_latency
-	.venv-bench/bin/python -m tests.bench.live_ranks
-	.venv-bench/bin/python -m tests.bench.data_parallel
-	.venv-bench/bin/python -m tests.bench.pipeline
-	.venv-bench/bin/python -m tests.bench.planner
-	.venv-bench/bin/python -m tests.bench.checkpoints
-	.venv-bench/bin/python -m tests.bench.grading
+	.venv-bench/bin/python -m tests.benchmarks.launch_latency
+	.venv-bench/bin/python -m tests.benchmarks.live_ranks
+	.venv-bench/bin/python -m tests.benchmarks.data_parallel
+	.venv-bench/bin/python -m tests.benchmarks.pipeline
+	.venv-bench/bin/python -m tests.benchmarks.planner
+	.venv-bench/bin/python -m tests.benchmarks.checkpoints
+	.venv-bench/bin/python -m tests.benchmarks.grading
 
 # Run every lesson and store what it prints and draws.
 notebooks: setup

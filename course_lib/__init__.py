@@ -4,21 +4,23 @@ from course_lib import launch
 
 run = launch(fn, ranks=4)
 
-Each name is imported from its home when it is first used, so a program pays only for what it needs.
+The packages follow the lessons, and each imports only from those before it:
+
+runtime, launcher (00, 08), core, messages (00), one_device (01), data_parallel (02, 04), padding (03),
+model_parallel (05), pipeline (06), sharding (07), clusters (08, 09), frameworks (10), transformer (12), train.
 """
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from course_lib import events
+from course_lib.runtime import events, old_names
+from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
-    from course_lib import trace
     from course_lib.classroom.learner import class_question, join_class, leave_class
-    from course_lib.launchers import (
+    from course_lib.launcher import (
         CannotSend,
         CollectivesDiffer,
         LaunchError,
@@ -31,35 +33,17 @@ if TYPE_CHECKING:
         ranks,
         slurm,
     )
-    from course_lib.machine import cores, device
-    from course_lib.version import __version__
+    from course_lib.runtime import trace
+    from course_lib.runtime.machine import cores, device
+    from course_lib.runtime.version import __version__
 
-__all__ = [
-    "CannotSend", "CollectivesDiffer", "LaunchError", "PeersLost", "RankDied", "RankFailed", "RanksStuck", "Run",
-    "__version__", "class_question", "cores", "device", "join_class", "launch", "leave_class",
-    "load_ipython_extension", "ranks", "slurm", "trace",
-]  # fmt: skip
-
-_HOMES = {"__version__": "version", "cores": "machine", "device": "machine"} | dict.fromkeys(
-    ("class_question", "join_class", "leave_class"), "classroom.learner"
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name == "trace":
-        return importlib.import_module("course_lib.trace")
-    if name not in __all__:
-        raise AttributeError(f"module 'course_lib' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"course_lib.{_HOMES.get(name, 'launchers')}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(__name__)
+old_names.refuse()
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Register `%%ranks`. IPython calls this for `%load_ext course_lib`."""
-    from course_lib.launchers.live import magic  # needs IPython, which a machine without notebooks may not have
+    from course_lib.launcher.live import magic  # needs IPython, which a machine without notebooks may not have
 
     magic.load(shell)
 
@@ -74,6 +58,6 @@ def _tell_class(kind: str, **facts: Any) -> None:
 events.subscribe(_tell_class)
 
 if "ipykernel" in sys.modules:
-    from course_lib.launchers import warm_up
+    from course_lib.launcher import warm_up
 
     warm_up()

@@ -13,7 +13,7 @@ sys.modules.setdefault("rfc3987_syntax", None)  # pyright: ignore[reportArgument
 
 from repository import ROOT, address, source_address  # noqa: E402
 
-from course_lib.version import __version__  # noqa: E402
+from course_lib.runtime.version import __version__  # noqa: E402
 
 project = "Training an LSTM on many GPUs"
 release = version = __version__

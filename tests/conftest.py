@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.launchers import local
+from course_lib.launcher.notebook import launch as local
 from tests.kernels import prepare_nbval, tried_again
 
 # `nbformat` would take two seconds to import, in each process that runs tests: see course_lib/lab/server.py.
@@ -37,7 +37,7 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_I
 
 
 # Modules that ranks import when they are sent a test's function: once, in the server that they are forked from.
-IMPORTED = ("pytest", "hypothesis.strategies", "course_lib.checks", "tests.strategies.test_pipeline")
+IMPORTED = ("pytest", "hypothesis.strategies", "course_lib.checks", "tests.pipeline.test_pipeline")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -51,9 +51,9 @@ class Part:
 
 
 CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/checks/test_exercises.py")
-LIVE = tuple(f"tests/launchers/test_live{more}.py" for more in ("", "_kernel", "_lifetime", "_start"))
+LIVE = tuple(f"tests/launcher/test_live{more}.py" for more in ("", "_kernel", "_lifetime", "_start"))
 REST: dict[str, Part] = {
-    "faults": Part(("tests/launchers", "tests/foreign", "tests/doctor"), 7, without=LIVE),
+    "faults": Part(("tests/launcher", "tests/foreign", "tests/clusters"), 7, without=LIVE),
     "live": Part(LIVE, 2),
     "banks": Part((*CHECKS, "tests/checks/test_predictions.py"), 30, workers=4, spread="worksteal"),
     "grading": Part(
@@ -62,7 +62,7 @@ REST: dict[str, Part] = {
         without=(*CHECKS, "tests/checks/test_predictions.py"),
     ),
     "browser": Part(("tests/browser", "tests/lab"), 15, depends=("docs/teaching",), workers=2),
-    "clusters": Part(("tests/clusters", "tests/deploy"), 6, depends=("docs/deploy",)),
+    "clusters": Part(("tests/jobs", "tests/deploy"), 6, depends=("docs/deploy",)),
     "site": Part(("tests/site",), 3, depends=("docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
 }
 PAGES = ("tests/browser", "tests/site")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.cli import make_parser
+from course_lib.command import make_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/handbook/*.md", "docs/teaching/README.md", "docs/deploy/*.md")
@@ -46,12 +46,12 @@ ELSEWHERE = {
     "course grade": "tests/checks/test_grading.py",
     "course doctor --ranks": "tests/doctor: it says that a busy machine's ranks are slow",
     "torchrun --nproc-per-node 4 -m course_lib doctor": "tests/doctor",
-    "course train hybrid replicas=4 --slurm": "tests/clusters, on two nodes of one core",
-    "torchrun --nnodes 2": "tests/clusters, on two hosts of one core",
+    "course train hybrid replicas=4 --slurm": "tests/jobs, on two nodes of one core",
+    "torchrun --nnodes 2": "tests/jobs, on two hosts of one core",
 }
 MINE = """
-from course_lib.data import AddingProblem
-from course_lib.lstm import lstm_model
+from course_lib.core.adding import AddingProblem
+from course_lib.core.model import lstm_model
 
 def my_function(strategy, updates):
     return strategy, updates

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -10,9 +14,17 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests import budgets
+
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "course_lib"
 BEYOND = ("checks", "lessons", "grading", "classroom", "lab", "authoring")  # what no learner must read
+
+
+LEARNED = (
+    *("runtime", "launcher", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
+    *("pipeline", "sharding", "clusters", "frameworks", "transformer", "train"),
+)
 
 
 def core_files() -> list[Path]:
@@ -53,12 +65,72 @@ def files_behind(module: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("planning.schedules", 3),
-        ("strategies.ddp", 11),
-        ("strategies.fsdp", 13),
-        ("training.checkpoint.storage", 20),
+        ("pipeline.named_schedules", 3),
+        ("data_parallel.ddp", 11),
+        ("sharding.fsdp", 13),
+        ("train.checkpoint.storage", 20),
     ],
 )
 def test_an_idea_can_be_read_without_the_rest(module, most):
     behind = files_behind(f"course_lib.{module}")
     assert len(behind) <= most, sorted(behind)
+
+
+LOOKS = ("matplotlib", "IPython", "ipywidgets", "anywidget")
+IMPORT_ALL = f"""
+import importlib, pkgutil, sys
+import course_lib
+for name in {LEARNED!r}:
+    package = importlib.import_module("course_lib." + name)
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith((".__main__", ".live.magic")):  # IPython imports the magic
+            importlib.import_module(module.name)
+print([name for name in {LOOKS!r} if name in sys.modules])
+"""
+
+
+def test_nothing_from_the_runtime_to_training_needs_a_notebook_or_a_picture_until_it_makes_one():
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_a_lesson_imports_from_four_packages():
+    packages = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        sources = [
+            "".join(cell["source"]) for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+        modules = re.findall(r"^ *(?:from|import) (course_lib[.\w]*)", "\n".join(sources), flags=re.M)
+        packages[path.stem] = {".".join(module.split(".")[:2]) for module in modules}
+    assert len(packages) == 12
+    assert {name: found for name, found in packages.items() if not 1 < len(found) <= 4} == {}
+
+
+def test_the_library_has_few_loose_files():
+    assert len(list(LIBRARY.glob("*.py"))) <= 4
+
+
+def test_no_package_is_over_its_budget_of_lines():
+    assert budgets.complaints() == []
+
+
+def test_a_package_over_its_budget_is_told_by_how_much(tmp_path):
+    (tmp_path / "course_lib" / "core").mkdir(parents=True)
+    (tmp_path / "course_lib" / "core" / "__init__.py").write_text("x = 1\ny = 2\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.course.budgets]\ncore = 1\ngone = 5\n")
+    over, gone = budgets.complaints(tmp_path)
+    assert over.startswith("core has 2 lines, 1 more than its budget of 1")
+    assert gone == "pyproject.toml has a budget for gone, which is not a package"
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("import course_lib.strategies", "data_parallel (DDP, Accumulation)"),
+        ("from course_lib.planning.schedules import gpipe", "pipeline (schedules)"),
+        ("from course_lib import pictures", "draw_timeline, draw_schedule"),
+    ],
+)
+def test_an_import_of_version_1_says_where_the_name_is_now(line, place):
+    with pytest.raises(ImportError, match=re.escape(place)):
+        exec(line, {})

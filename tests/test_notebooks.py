@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.course_files import source
+from course_lib.runtime.course_files import source
 
 LESSONS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 

@@ -25,7 +25,7 @@ for name in ("SIGKILL", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGHUP", "SIGSTOP", "s
 sys.platform = "win32"
 
 import course_lib
-from course_lib.cli import main
+from course_lib.command import main
 
 for module in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
     if not module.name.endswith(("__main__", "server.hub")):  # the Hub's library does not run on Windows

@@ -49,7 +49,9 @@ def read(folder: Path, *cells: dict, first: dict = FIRST, sources: dict = SOURCE
 
 def test_nothing_is_said_of_a_lesson_that_has_it_all(tmp_path):
     cells = (
-        section("*Predict* how long it takes. See section 1, or [there](02_last.ipynb), in `course_lib/trace.py`."),
+        section(
+            "*Predict* how long it takes. See section 1, or [there](02_last.ipynb), in `course_lib/runtime/trace.py`."
+        ),
         code("print(f'loss {a} against {b}: {a < b}')", "loss 0.5 against 0.6: True\n"),
         markdown("It is less."),
         code('predict("01.1")'),

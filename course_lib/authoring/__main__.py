@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from course_lib.authoring.refresh import NotStored, make_exercise, refresh
-from course_lib.course_files import BadNotebook, read
+from course_lib.runtime.course_files import BadNotebook, read
 
 COMMANDS = {
     "refresh": "run notebooks and store their outputs, unless the machine is busy",

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from course_lib.checks.catalog import LESSONS
-from course_lib.course_files import Cell, Notebook, course_folder, read, source
+from course_lib.runtime.course_files import Cell, Notebook, course_folder, read, source
 
 HEADING = re.compile(r"## (.+?)\s*\n\s*<small>(\d+) minutes?</small>\s*")
 TITLE = re.compile(r"# (.+)")

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote
 
-from course_lib.course_files import PACKAGE, Cell, course_folder, read, source
+from course_lib.runtime.course_files import PACKAGE, Cell, course_folder, read, source
 
 SOURCES = "Where this comes from"  # the heading of the last section
 MIN_SOURCES, MAX_SOURCES = 3, 6

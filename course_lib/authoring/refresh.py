@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib import trace
 from course_lib.checks.notebooks import BEGIN, END, without_answers
-from course_lib.course_files import PACKAGE, BadNotebook, is_answer, read, source, write_whole
-from course_lib.launchers import launch
-from course_lib.machine import cores
+from course_lib.launcher.notebook.launch import launch
+from course_lib.runtime import trace
+from course_lib.runtime.course_files import PACKAGE, BadNotebook, is_answer, read, source, write_whole
+from course_lib.runtime.machine import cores
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -57,7 +57,8 @@ def check_notebook(path: str) -> bool:
 
     If a cell raises, only the names it defines are missing. Raises `BadNotebook` if it is not an exercise notebook.
     """
-    from course_lib.checks.notebooks import BadNotebook, read, run_cells
+    from course_lib.checks.notebooks import run_cells
+    from course_lib.runtime.course_files import BadNotebook, read
 
     if not Path(path).is_file():
         raise BadNotebook(f"{path} is not a notebook: there is no such file")

@@ -15,7 +15,7 @@ from course_lib.checks import progress_file, wording
 from course_lib.checks.catalog import find_prediction
 from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.checks.showing import Controls, in_notebook, show
-from course_lib.events import publish
+from course_lib.runtime.events import publish
 
 
 def predict(number: str, answer: Any = None) -> None:

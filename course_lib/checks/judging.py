@@ -10,7 +10,7 @@ from course_lib.checks.exercise import Case, Cost, Exercise, idea
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.transport import CHANGED, NEVER, USED
 from course_lib.checks.report import TOO_MUCH, Finding, Report, table_of
-from course_lib.launchers.diagnosis.errors import name_ranks
+from course_lib.launcher.hangs.errors import name_ranks
 
 NOT_ATTEMPTED = "NotImplementedError"
 FROM_WHOM = "Every receive needs one send, from the rank it names."

@@ -19,7 +19,7 @@ from typing import Any
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.inside import STAND_INS
 from course_lib.checks.inside.jupyter import RUN_THEIR_CODE, new_names, run_code
-from course_lib.course_files import (
+from course_lib.runtime.course_files import (
     NOT_YET,
     BadNotebook,
     Notebook,

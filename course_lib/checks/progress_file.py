@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.course_files import desk_folder
+from course_lib.runtime.course_files import desk_folder
 
 if TYPE_CHECKING:
     from course_lib.checks.report import Report

@@ -6,7 +6,7 @@ import builtins
 import re
 
 from course_lib.checks.report import TOO_MUCH, Finding, Report
-from course_lib.events import publish
+from course_lib.runtime.events import publish
 
 # The kind of failure, if the cause is unknown. Failures of a kind share one wording, so the class can count them.
 KINDS = {

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 
 from course_lib.authoring.outline import outlines
-from course_lib.checks import exercises
-from course_lib.checks.catalog import LESSONS
+from course_lib.checks.catalog import LESSONS, exercises
 from course_lib.checks.exercise import Exercise
 
 LONGEST = 90  # minutes without a break

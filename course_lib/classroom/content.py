@@ -6,11 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from course_lib.checks import exercises, predictions
-from course_lib.checks.catalog import LESSONS
+from course_lib.checks.catalog import LESSONS, exercises, predictions
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.prediction import Prediction
-from course_lib.course_files import BadNotebook, course_folder, read, source
+from course_lib.runtime.course_files import BadNotebook, course_folder, read, source
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.checks.notebooks import BEGIN, END
-from course_lib.course_files import (
+from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
+from course_lib.runtime.course_files import (
     NOT_YET,
     BadNotebook,
     Notebook,
@@ -27,7 +28,6 @@ from course_lib.course_files import (
     source,
     write_whole,
 )
-from course_lib.grading.submissions import LARGEST, as_text, file_name, files_below
 
 SHORTEST = 40  # characters; a shorter answer, like `return total`, may also occur in a question
 

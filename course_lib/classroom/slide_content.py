@@ -15,7 +15,7 @@ from course_lib.authoring.outline import ASKS
 from course_lib.checks.catalog import find_prediction
 from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.checks.showing import marked
-from course_lib.course_files import Cell, source
+from course_lib.runtime.course_files import Cell, source
 
 HIGHLIGHTED = HtmlFormatter(cssclass="code", style="xcode")
 TEXT_OUTPUTS = ("text/html", "image/svg+xml", "text/plain")  # the first available one is shown

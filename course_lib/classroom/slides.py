@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.authoring.outline import Outline, asks_question
-from course_lib.course_files import Cell, source
+from course_lib.runtime.course_files import Cell, source
 
 PRESENTER = Path(__file__).parent / "pages" / "presenter"
 IN_CLASS = '<iframe id="class" title="The class" hidden></iframe>'

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.authoring.outline import Outline, Section, outlines
-from course_lib.checks import exercises
-from course_lib.checks.catalog import find_prediction
+from course_lib.checks.catalog import exercises, find_prediction
 from course_lib.checks.exercise import Exercise, idea
 from course_lib.checks.prediction import LETTERS, Prediction
 from course_lib.classroom.agenda import BadAgenda, agenda_markdown, clock, lessons_from, make_agenda
-from course_lib.course_files import course_folder
+from course_lib.runtime.course_files import course_folder
 
 OPENING = "Before you begin"  # the heading of notes on the whole lesson
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.grading.limits import Limits
-from course_lib.machine import CONTROL_GROUPS
+from course_lib.runtime.machine import CONTROL_GROUPS
 
 PREFIX = "course-grade-"
 OURS = "course-grader"  # in v2, the group of the grader itself

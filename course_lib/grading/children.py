@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.checks.notebooks import BadNotebook
-from course_lib.launchers import private_doors
-from course_lib.launchers.local import PRELOADED, main_module_hidden, start_method, warm_up
+from course_lib.launcher.notebook.launch import PRELOADED, main_module_hidden, start_method, warm_up
+from course_lib.runtime import private_doors
+from course_lib.runtime.course_files import BadNotebook
 
 TICK = 0.1  # seconds between checks for an interrupt
 LARGEST_REPLY = 64 << 20

@@ -8,10 +8,10 @@ import sysconfig
 import warnings
 from pathlib import Path
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.notebooks import check_id
-from course_lib.course_files import course_folder
 from course_lib.grading.records import Record
+from course_lib.runtime.course_files import course_folder
 
 
 class NoGradebook(ValueError):

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import cloudpickle
 
-from course_lib import checks, lessons, machine
-from course_lib.checks import exercises
+from course_lib import checks, lessons
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Case, Exercise
-from course_lib.checks.notebooks import BadNotebook
 from course_lib.grading import protection, sandbox
 from course_lib.grading.children import Allowance, Child, ChildFailed
 from course_lib.grading.gradebook import check_gradebook, write_gradebook
@@ -29,7 +28,9 @@ from course_lib.grading.records import Mark, Record
 from course_lib.grading.runs import Runs
 from course_lib.grading.secret import derive, secret_of_class, secret_of_number, seed_of_inputs
 from course_lib.grading.submissions import BadSubmissions, SubmittedNotebook, file_name, find_submissions
-from course_lib.version import __version__
+from course_lib.runtime import machine
+from course_lib.runtime.course_files import BadNotebook
+from course_lib.runtime.version import __version__
 
 SEED = 20  # for tests; each class draws its own secret
 

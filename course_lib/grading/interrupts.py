@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from multiprocessing import util
+from pathlib import Path
 from typing import Any
 
 from course_lib.grading import end_all
@@ -52,15 +55,18 @@ def _groups() -> list[str]:
 def _own_temporary_folder() -> Iterator[str]:
     """Use one folder for all temporary files of this program and its children, so that it can be removed at once."""
     before, usual = os.environ.get("TMPDIR"), tempfile.tempdir
-    with tempfile.TemporaryDirectory(prefix="course_lib-", ignore_cleanup_errors=True) as folder:
-        os.environ["TMPDIR"] = tempfile.tempdir = folder
-        try:
-            yield folder
-        finally:
-            tempfile.tempdir = usual
-            os.environ.pop("TMPDIR")
-            if before is not None:
-                os.environ["TMPDIR"] = before
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course_lib-")
+    try:
+        yield folder
+    finally:
+        tempfile.tempdir = usual
+        os.environ.pop("TMPDIR")
+        if before is not None:
+            os.environ["TMPDIR"] = before
+        if any(Path(folder).glob("pymp-*")):  # multiprocessing's, which removes it when this program ends
+            util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _inherit_orphans() -> None:

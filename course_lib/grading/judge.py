@@ -11,16 +11,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
 from course_lib.checks.inside.watch import NOTICED
-from course_lib.checks.judging import IN_OTHERS, Finding, assess
+from course_lib.checks.judging import IN_OTHERS, assess
 from course_lib.checks.notebooks import code_of
-from course_lib.course_files import parse
+from course_lib.checks.report import Finding
 from course_lib.grading.pages import page
 from course_lib.grading.records import Mark, Record
+from course_lib.runtime.course_files import parse
 
 LONGEST_LINE = 1 << 20  # bytes of output per case
 MOST_PROBLEMS = 10

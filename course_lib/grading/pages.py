@@ -17,12 +17,13 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from course_lib.checks import exercises, showing
-from course_lib.course_files import write_whole
+from course_lib.checks import showing
+from course_lib.checks.catalog import exercises
 from course_lib.grading import summary
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.submissions import file_name
 from course_lib.grading.summary import Bar, Student, by_student, exercises_of, mean, points_in_all, table
+from course_lib.runtime.course_files import write_whole
 
 TEMPLATES = Path(__file__).with_name("templates")
 

@@ -11,9 +11,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from course_lib.course_files import write_whole
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions
+from course_lib.runtime.course_files import write_whole
 
 FOLDER = "parts"
 

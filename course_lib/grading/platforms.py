@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.grading.gradebook import by_assignment
-from course_lib.grading.pages import write_whole
 from course_lib.grading.records import Record
 from course_lib.grading.summary import by_student, harmless
+from course_lib.runtime.course_files import write_whole
 
 # The columns that identify a student, in the order of an export. Two students may share a name.
 IDENTITY = {

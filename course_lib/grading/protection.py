@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib import machine
 from course_lib.checks.inside import own_folder
 from course_lib.grading import cgroups, sandbox, seccomp
 from course_lib.grading.limits import Limits
+from course_lib.runtime import machine
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.checks import exercises
-from course_lib.course_files import write_whole
+from course_lib.checks.catalog import exercises
+from course_lib.runtime.course_files import write_whole
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.runner import Submission, Task
 from course_lib.grading import cgroups, sandbox
 from course_lib.grading.limits import Limits
-from course_lib.launchers.local import start_method
+from course_lib.launcher.notebook.launch import start_method
 
 TIMEOUT = 6.0  # seconds per case, many times what an answer needs
 ALONE = 3.0  # factor on time limits for a rerun

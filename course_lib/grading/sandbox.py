@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib.checks.inside.runner import Submission
-from course_lib.course_files import BROUGHT_ALONG
 from course_lib.grading import cgroups, seccomp
 from course_lib.grading.guard import Guard
 from course_lib.grading.limits import Limits
-from course_lib.launchers.local import start_method
+from course_lib.launcher.notebook.launch import start_method
+from course_lib.runtime.course_files import BROUGHT_ALONG
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = PACKAGE / "checks" / "inside"

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.checks import exercises
-from course_lib.checks.notebooks import BadNotebook
+from course_lib.checks.catalog import exercises
 from course_lib.checks.showing import UNPRINTABLE
+from course_lib.runtime.course_files import BadNotebook
 
 LONGEST = 100  # bytes; temporary files add a suffix, and file systems allow 255
 PLAIN = re.compile(r"[\w(][\w .,'()@+-]*(?<![ .])")

@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from functools import cached_property
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.showing import UNPRINTABLE
 from course_lib.grading.records import Mark, Record
 

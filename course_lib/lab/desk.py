@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from course_lib.course_files import BadNotebook, Notebook, course_folder, parse, read, write_whole
 from course_lib.lab.merge import LaidOut, Merged, is_changed, laid_out, merge, only_answers, without_outputs
-from course_lib.version import __version__
+from course_lib.runtime.course_files import BadNotebook, Notebook, course_folder, parse, read, write_whole
+from course_lib.runtime.version import __version__
 
 NAME = "work"
 STATE_FOLDER = ".course"  # holds the desk's state; a folder that contains it is a desk

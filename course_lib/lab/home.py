@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.course_files import BadNotebook, Cell, desk_folder, parse, source
 from course_lib.lab.cards import ROWS, card_picture
+from course_lib.runtime.course_files import BadNotebook, Cell, desk_folder, parse, source
 
 TITLE = re.compile(r"# (?:Exercises )?\d\d · (.+)")
 SECTION = re.compile(r"^## (.+?)\s*$", re.MULTILINE)

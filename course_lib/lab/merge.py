@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
-from course_lib.course_files import NOT_YET, Cell, Notebook, is_answer, nbgrader_metadata, source
+from course_lib.runtime.course_files import NOT_YET, Cell, Notebook, is_answer, nbgrader_metadata, source
 
 EMPTY = ""  # the hash of a cell with nothing in it
 WRITTEN = "written"

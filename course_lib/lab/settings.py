@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from course_lib.course_files import PACKAGE
 from course_lib.lab.desk import Desk, write_to_desk
+from course_lib.runtime.course_files import PACKAGE
 
 CONFIG = Path(__file__).resolve().parent / "jupyter"
 # Plain JavaScript, without a build step.

@@ -1,4 +1,4 @@
-"""The reference of `course_lib`: its rooms as a tree, and a page for each with its modules and public names."""
+"""The reference of `course_lib`: a table of its packages, and a page for each with its modules and public names."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from repository import ROOT
 
 PACKAGE = ROOT / "course_lib"
-# From what a user types down to the ground, as the layers in pyproject.toml.
+# In the order of the lessons, which is the order of imports in pyproject.toml.
 ROOMS = (
-    *("cli", "doctor", "classroom", "authoring", "grading", "lab", "lessons", "checks", "pictures", "training"),
-    *("strategies", "planning", "lstm", "data", "meter", "settings", "launchers"),
-    *("trace", "machine", "interrupt", "course_files", "events", "words"),
+    *("runtime", "launcher", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
+    *("pipeline", "sharding", "clusters", "frameworks", "transformer", "train"),
+    *("checks", "lessons", "lab", "grading", "authoring", "classroom", "command"),
 )
 LANDING = """# API reference
 
-`course_lib`, from what you type down to the ground. A room imports only from those below it.
+`course_lib`, in the order of the lessons. A package imports only from those above it.
 
 {tree}
 
@@ -60,7 +60,8 @@ def _is_room(path: Path) -> bool:
 
 
 def _landing() -> str:
-    tree = ["| room | |", "|---|---|", *(f"| [`{room}`]({room}.md) | {_first_line(_file(room))} |" for room in ROOMS)]
+    rows = [f"| [`{room}`]({room}.md) | {_first_line(_file(room))} |" for room in ROOMS]
+    tree = ["| package | |", "|---|---|", *rows]
     names = [f"- {_link(name, module)}" for name, module in _imported(PACKAGE / "__init__.py").items()]
     return LANDING.format(tree="\n".join(tree), names="\n".join(names), rooms="\n".join(ROOMS))
 
@@ -72,7 +73,7 @@ def _link(name: str, module: str) -> str:
 def _room(room: str) -> str:
     rows = [f"| `{path.stem}` | {_first_line(_file_of(path))} |" for path in _parts(PACKAGE / room)]
     modules = "\n".join(["", "## Its modules", "", "| module | |", "|---|---|", *rows, ""]) if rows else ""
-    imported = IMPORTED if "__all__" in _file(room).read_text() else ""
+    imported = IMPORTED if "exports(__name__)" in _file(room).read_text() else ""
     borrowed = [name for name, module in _imported(_file(room)).items() if not module.startswith(f"course_lib.{room}")]
     imported += f"   :exclude-members: {', '.join(borrowed)}\n" if imported and borrowed else ""  # they have a page
     return ROOM.format(room=room, imported=imported, modules=modules)
@@ -102,7 +103,8 @@ def _first_line(file: Path) -> str:
 def _imported(file: Path) -> dict[str, str]:
     """The public names of a package that are functions or classes of its rooms, with the room of each."""
     body = ast.parse(file.read_text()).body
-    imports = [line for line in body if isinstance(line, ast.ImportFrom) and line.module not in {None, "course_lib"}]
+    lines = [line for part in body for line in (part.body if isinstance(part, ast.If) else [part])]
+    imports = [line for line in lines if isinstance(line, ast.ImportFrom) and line.module not in {None, "course_lib"}]
     return {
         name.name: str(line.module)
         for line in imports

@@ -8,7 +8,7 @@ from typing import Any
 
 from repository import binder_address, source_address
 
-from course_lib.checks import find
+from course_lib.checks.catalog import find
 
 NUMBER = re.compile(r"^## (\d\d\.\d+) ", re.MULTILINE)
 CHECKS = ("check(", "hint(", "solution(")

@@ -11,8 +11,7 @@ from predictions import STILL, Cell, markdown, numbers_of, with_folds
 from repository import ROOT, address, binder_address, source_address
 
 from course_lib.authoring.outline import outlines
-from course_lib.checks import exercises
-from course_lib.checks.catalog import LESSONS
+from course_lib.checks.catalog import LESSONS, exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.showing import marked
 from course_lib.lab.cards import card_picture

@@ -30,7 +30,7 @@ PAGES = {
     "tests/README.md": "tests/index",
     "tests/browser/README.md": "tests/browser",
     "tests/checks/README.md": "tests/checks",
-    "tests/bench/README.md": "benchmarks",
+    "tests/benchmarks/README.md": "benchmarks",
 }
 STANDS_FOR = {"exercises": "docs/exercises.md", "notebooks": "docs/lessons.md", "course_lib": "api/index"}
 

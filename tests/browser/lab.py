@@ -38,7 +38,7 @@ from PIL import Image
 
 from course_lib.lab.desk import Desk
 from course_lib.lab.settings import prepare_first_screen
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.browser.lab import NOTEBOOK, Lab, started_lab, wait
 from tests.classroom.serving import Served, class_in_a_process, end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from course_lib.checks import predictions
+from course_lib.checks.catalog import predictions
 from tests.browser.classroom import Learner
 from tests.browser.lab import axe, picture, wait, window
 from tests.classroom.serving import Served, class_in_a_process

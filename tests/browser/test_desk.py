@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.notebooks import answer_cell
 from tests.browser.lab import NOTEBOOK, ROOT, is_drawn_for_the_dark, wait
 

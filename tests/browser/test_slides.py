@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from course_lib.cli import main
+from course_lib.command import main
 from tests.browser.lab import axe, picture
 
 pytestmark = pytest.mark.slow

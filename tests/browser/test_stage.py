@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from course_lib.checks import predictions
+from course_lib.checks.catalog import predictions
 from course_lib.classroom.content import content
 from course_lib.classroom.report import write_report
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.browser.classroom import Learner
 from tests.browser.lab import axe, picture, wait, window
 from tests.classroom.serving import Served, class_in_a_process, end

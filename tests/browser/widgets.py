@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-IMPORTS = "from course_lib import pictures\nfrom course_lib.planning import BlockCost"
+IMPORTS = """
+from course_lib.data_parallel import explore_scaling
+from course_lib.messages import explore_all_reduce
+from course_lib.model_parallel import BlockCost, explore_placement
+from course_lib.one_device import explore_memory
+from course_lib.padding import explore_batches
+from course_lib.pipeline import explore_schedules, schedule_bench
+from course_lib.sharding import explore_meshes
+"""
 WIDGETS = {
-    "all-reduce, 4 ranks": "pictures.explore_all_reduce(4)",
-    "schedule bench, 3 stages": "pictures.schedule_bench(3, 4)",
-    "scaling": "pictures.explore_scaling()",
-    "meshes of 16 devices": "pictures.explore_meshes()",
-    "memory of a step": "pictures.explore_memory()",
-    "schedules, 4 stages": "pictures.explore_schedules()",
-    "placement of 10 blocks": "pictures.explore_placement([BlockCost(0.01, 2**20)] * 10, 4)",
-    "batches of 5,000 sequences": "pictures.explore_batches([1 + number % 60 for number in range(5000)])",
+    "all-reduce, 4 ranks": "explore_all_reduce(4)",
+    "schedule bench, 3 stages": "schedule_bench(3, 4)",
+    "scaling": "explore_scaling()",
+    "meshes of 16 devices": "explore_meshes()",
+    "memory of a step": "explore_memory()",
+    "schedules, 4 stages": "explore_schedules()",
+    "placement of 10 blocks": "explore_placement([BlockCost(0.01, 2**20)] * 10, 4)",
+    "batches of 5,000 sequences": "explore_batches([1 + number % 60 for number in range(5000)])",
 }
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks.notebooks import answer_id, read, source
+from course_lib.checks.notebooks import answer_id
 from course_lib.grading import sandbox
 from course_lib.grading.grader import Grader
+from course_lib.runtime.course_files import read, source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOLUTION = read(ROOT / "solutions" / "02_ddp.ipynb")

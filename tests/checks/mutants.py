@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from textwrap import dedent
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.checks.notebooks import answer_cell
 from tests.checks.tried import names_in, report_on

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import find
+from course_lib.checks.catalog import find
 from course_lib.checks.inside.runner import END, Submission
 from course_lib.grading import cgroups, protection, sandbox, seccomp
 from course_lib.grading.grader import SEED
@@ -58,7 +58,7 @@ if RIGHT_HERE:
 
 ATTACKS = {
     "everything patched": """
-        import builtins, course_lib.launchers
+        import builtins, course_lib.launcher
         import course_lib.checks as checks, course_lib.checks.plain as plain, course_lib.checks.observe as observe
         torch.equal = torch.allclose = lambda *a, **k: True
         torch.Tensor.__eq__ = lambda self, other: torch.ones((), dtype=torch.bool)
@@ -67,10 +67,10 @@ ATTACKS = {
         plain.encode = observe.encode = lambda value, depth=0: {"points": 100}
     """,
     "another launcher": """
-        import course_lib.launchers, course_lib.checks.observe as observe
+        import course_lib.launcher, course_lib.checks.observe as observe
         class Forged(tuple): pass
-        course_lib.launchers.launch = lambda *a, **k: Forged([0.5, 0.5])
-        observe.launch = course_lib.launchers.launch
+        course_lib.launcher.notebook.launch.launch = lambda *a, **k: Forged([0.5, 0.5])
+        observe.launch = course_lib.launcher.notebook.launch.launch
         observe.observe = lambda *a: observe.Outcome("returned", values=(True, True))
     """,
     "forged lines": """
@@ -95,7 +95,7 @@ ATTACKS = {
         except ImportError:
             pass
         try:
-            from course_lib.checks import exercises
+            from course_lib.checks.catalog import exercises
             won()
         except ImportError:
             pass

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Exercise
 from course_lib.grading.grader import SEED as GRADING_SEED
 from tests.checks.bank import Banked, banked

@@ -12,13 +12,14 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.checks import check, examine, find, hint, solution
+from course_lib.checks import check, examine, hint, solution
+from course_lib.checks.catalog import find
 from course_lib.checks.exercise import differs
 from course_lib.checks.inside import observe as observing
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import Other, decode, encode
 from course_lib.checks.progress_file import read, tries
-from course_lib.cli import main
+from course_lib.command import main
 from course_lib.lessons.lesson_02.evaluate_together import skips_when_empty
 from tests.checks.bank.lesson_02 import forgets_the_epoch, sums_a_flat_copy
 from tests.checks.class_of import ROOT

@@ -7,22 +7,16 @@ import json
 import pytest
 import torch
 
-from course_lib.checks import examine, exercises
+from course_lib.checks import examine
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Exercise, idea
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.judging import assess
-from course_lib.checks.notebooks import (
-    answer_metadata,
-    check_metadata,
-    heading,
-    is_answer,
-    read,
-    source,
-    without_answers,
-)
+from course_lib.checks.notebooks import answer_metadata, check_metadata, heading, without_answers
 from course_lib.checks.texts import LEVELS, read_exercises
 from course_lib.grading.grader import SEED as GRADING_SEED
+from course_lib.runtime.course_files import is_answer, read, source
 from tests.checks.tried import CAPSTONE, ROOT, SOLUTIONS, answer_to, cases_of, report_on, try_together
 
 NANS = torch.full((2,), torch.nan)

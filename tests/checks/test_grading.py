@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import exercises
-from course_lib.checks.notebooks import code_of, read
+from course_lib.checks.catalog import exercises
+from course_lib.checks.notebooks import code_of
 from course_lib.grading.grader import SEED, Grader
 from course_lib.grading.judge import is_metered, what_was_seen
 from course_lib.grading.pages import page, write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import BadSubmissions, find_submissions
 from course_lib.grading.summary import table
+from course_lib.runtime.course_files import read
 from tests.checks.class_of import (
     EXERCISE,
     ROOT,

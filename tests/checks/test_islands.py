@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
 from course_lib.grading.children import Allowance, Child, ChildFailed

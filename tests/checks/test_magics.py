@@ -8,7 +8,8 @@ import cloudpickle
 import pytest
 
 from course_lib.checks.inside.jupyter import new_names, run_code
-from course_lib.checks.notebooks import MOST_CODE, BadNotebook, code_of, python_of, run_cells
+from course_lib.checks.notebooks import MOST_CODE, code_of, python_of, run_cells
+from course_lib.runtime.course_files import BadNotebook
 
 
 def notebook(*cells: str) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from tests.checks.mutants import tally
 from tests.checks.tried import CAPSTONE
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.course_files import read, source
+from course_lib.runtime.course_files import read, source
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = Path(__file__).with_name("on_call")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.grading.pages import class_page, page, page_name, write_pages
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.summary import by_student, mistakes, points_distribution, table, totals_distribution

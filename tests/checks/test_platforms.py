@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.grading.platforms import BadStudents, platform_table, read_students
 from tests.checks.test_pages import HOSTILE, mark, not_tried, record
 

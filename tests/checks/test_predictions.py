@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from course_lib.checks import predict, predictions, reveal
-from course_lib.checks.catalog import LESSONS
-from course_lib.checks.notebooks import read as read_notebook
-from course_lib.checks.notebooks import source
+from course_lib.checks.asking import predict, reveal
+from course_lib.checks.catalog import LESSONS, predictions
 from course_lib.checks.prediction import LETTERS, Between, fits, read_predictions
 from course_lib.checks.progress_file import read
 from course_lib.checks.showing import marked
 from course_lib.checks.wording import result_box
+from course_lib.runtime.course_files import read as read_notebook
+from course_lib.runtime.course_files import source
 from tests.checks.class_of import ROOT
 from tests.conftest import Kernel
 
@@ -222,7 +222,7 @@ def test_exercises_and_predictions_share_the_file(progress_file):
 @pytest.mark.slow
 def test_in_a_notebook_the_buttons_commit_and_go_away(kernel: Kernel, progress_file):
     kernel.run(f"import os; os.environ['COURSE_LIB_PROGRESS'] = {str(progress_file)!r}")
-    cell = kernel.run("from course_lib.checks import predict, reveal\npredict('06.2')")
+    cell = kernel.run("from course_lib.checks.asking import predict, reveal\npredict('06.2')")
     assert cell.error is None, cell.message
     assert "how many micro-batches does stage 0 hold" in cell.html
     live = "len(get_ipython().meta['course_predictions'])"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from course_lib.checks import find
+from course_lib.checks.catalog import find
 from course_lib.lessons.lesson_08 import what_a_job_left
 from tests.checks.recorded.__main__ import CAUSES
 from tests.checks.tried import answer_to

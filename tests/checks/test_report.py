@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.checks import exercises, find, predictions, progress
-from course_lib.checks.catalog import LESSONS, address
+from course_lib.checks import progress
+from course_lib.checks.catalog import LESSONS, address, exercises, find, predictions
 from course_lib.checks.exercise import Cost
 from course_lib.checks.help import highlighted, hint_box, solution_box
 from course_lib.checks.inside.observe import Outcome

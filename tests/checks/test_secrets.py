@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Case
 from course_lib.checks.inside.keeper import Keeper, Parcel, PerRank, plain_loads
 from course_lib.checks.private import by_rank
 from course_lib.grading.grader import SEED
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import find_submissions
-from course_lib.launchers.process.messages import Started
+from course_lib.launcher.wire.messages import Started
 from tests.checks.class_of import (
     EXERCISE,
     SOLUTION,
@@ -242,12 +242,12 @@ class Evil:
 
 class Deeper:
     def __reduce__(self):
-        from course_lib.launchers.process.pickling import unpack
+        from course_lib.launcher.wire.pickling import unpack
 
         return unpack, (pickle.dumps(Evil()),)
 
 
-@pytest.mark.parametrize("message", [Evil(), [Evil()], Deeper(), Started(0, Evil())])  # pyright: ignore
+@pytest.mark.parametrize("message", [Evil(), [Evil()], Deeper(), Started(Evil())])  # pyright: ignore
 def test_the_launcher_makes_nothing_but_messages_of_what_ranks_send(message):
     with pytest.raises(pickle.UnpicklingError, match="is not a launcher message"):
         plain_loads(pickle.dumps(message))

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import Case, Exercise
 from course_lib.checks.inside.observe import Outcome, Trial, observe_many
-from course_lib.checks.judging import Report, assess
-from course_lib.checks.notebooks import names_of, read, without_answers
+from course_lib.checks.judging import assess
+from course_lib.checks.notebooks import names_of, without_answers
+from course_lib.checks.report import Report
+from course_lib.runtime.course_files import read
 
 CAPSTONE = "11.1"  # it has no lesson of its own, and a check of it takes as long as ten of the others
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -31,7 +31,7 @@ from course_lib.classroom.server.addresses import Address, certificate_names, en
 from course_lib.classroom.server.guards import Server
 from course_lib.classroom.server.record_file import read_events
 from course_lib.classroom.server.room import Room
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.browser.lab import wait
 from tests.conftest import PATIENCE
 

@@ -20,8 +20,8 @@ from course_lib.classroom.agenda import (
     make_agenda,
 )
 from course_lib.classroom.teaching import PLANS
-from course_lib.cli import main
-from course_lib.course_files import course_folder
+from course_lib.command import main
+from course_lib.runtime.course_files import course_folder
 
 NINE, FIVE = 9 * 60, 17 * 60
 LESSON_MINUTES = sum(lesson.minutes for lesson in outlines().values())

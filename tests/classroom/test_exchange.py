@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import cli
+from course_lib import command as cli
 from course_lib.classroom.exchange import BadExchange, answers_in, collect, exercise_notebooks, read_below, release
-from course_lib.course_files import NOT_YET, course_folder, is_answer, read, source
 from course_lib.grading.submissions import find_submissions
+from course_lib.runtime.course_files import NOT_YET, course_folder, is_answer, read, source
 
 DDP = "02_ddp"
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0

@@ -9,11 +9,12 @@ import threading
 import pytest
 
 from course_lib import join_class, leave_class
-from course_lib.classroom.learner import CannotJoin, class_file, join, leave, membership, news, tell
+from course_lib.classroom.learner import class_file, join, leave, membership, news, tell
 from course_lib.classroom.learner import outbox as outbox_module
 from course_lib.classroom.learner.channel import Channel, start_channel
+from course_lib.classroom.learner.class_file import CannotJoin
 from course_lib.classroom.learner.outbox import FILE, Outbox, only_one
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.browser.lab import wait
 from tests.classroom.conftest import in_another_process
 

@@ -11,12 +11,13 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from course_lib import lab
-from course_lib.classroom.learner import CannotJoin, class_file, join
+from course_lib.classroom.learner import class_file, join
 from course_lib.classroom.learner.channel import Conversation
+from course_lib.classroom.learner.class_file import CannotJoin
 from course_lib.classroom.learner.joining import OtherCertificate, fingerprint_of, tidy_address, trust
 from course_lib.classroom.server.addresses import own_certificate
 from course_lib.classroom.server.record_file import read
-from course_lib.cli import main
+from course_lib.command import main
 from tests.classroom.serving import HeldClass
 
 

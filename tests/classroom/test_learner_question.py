@@ -7,7 +7,7 @@ import pytest
 from course_lib import class_question
 from course_lib.classroom.learner.class_file import Membership
 from course_lib.classroom.learner.outbox import Outbox
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 
 ASKED = {
     "asked": "a" * 32,

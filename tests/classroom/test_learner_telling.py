@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from course_lib import checks
-from course_lib.checks import check, find, predict, reveal
+from course_lib.checks import check
+from course_lib.checks.asking import predict, reveal
+from course_lib.checks.catalog import find
 from course_lib.checks.exercise import Case
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.report import TOO_MUCH, Finding, Report
@@ -16,7 +18,7 @@ from course_lib.checks.telling import mistake_of, tell_class
 from course_lib.classroom.learner import tell
 from course_lib.classroom.learner.class_file import Membership
 from course_lib.classroom.learner.outbox import Outbox
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.classroom.conftest import in_another_process
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import predictions
+from course_lib.checks.catalog import predictions
 from course_lib.classroom.agenda import BREAK
 from course_lib.classroom.content import content
 from course_lib.classroom.report import write_report
@@ -19,7 +19,7 @@ from course_lib.classroom.report.tomorrow import efforts, lost, points
 from course_lib.classroom.server.record_file import BadRecord
 from course_lib.classroom.server.room import Room
 from course_lib.classroom.server.tally import Tally
-from course_lib.cli import main
+from course_lib.command import main
 from course_lib.grading.pages import DARK, LIGHT
 
 PAGES = Path(__file__).parents[2] / "course_lib" / "classroom" / "pages"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from course_lib.authoring.outline import ASKS, asks_question, begins_section, marked, outlines, slide_types
-from course_lib.course_files import source
 from course_lib.lab.merge import without_outputs
+from course_lib.runtime.course_files import source
 
 LESSONS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 

@@ -6,8 +6,8 @@ import sys
 
 from course_lib.authoring.outline import outlines
 from course_lib.classroom.slides import lesson_screens
-from course_lib.cli import main
-from course_lib.course_files import source
+from course_lib.command import main
+from course_lib.runtime.course_files import source
 
 
 def test_a_lesson_that_is_not_there_gets_a_sentence(capsys):

@@ -9,7 +9,7 @@ from course_lib.classroom.server import ALONE, OPEN, Options, _announce
 from course_lib.classroom.server.addresses import Address
 from course_lib.classroom.server.record import Record
 from course_lib.classroom.server.record_file import BadRecord
-from course_lib.cli import main
+from course_lib.command import main
 
 
 class OneRoom:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from course_lib.authoring.outline import outlines
-from course_lib.checks import exercises, predictions
+from course_lib.checks.catalog import exercises, predictions
 from course_lib.classroom.teaching import OPENING, pages, prediction_block, read_notes
-from course_lib.course_files import course_folder
+from course_lib.runtime.course_files import course_folder
 
 NOTHING_TO_SAY = {"Recap", "Where this comes from", "The map of the course"}
 FOLDER = course_folder() / "docs" / "teaching"

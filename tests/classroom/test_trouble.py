@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from course_lib.classroom.server import record as records
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 from tests.classroom.serving import ask, class_in_a_process, come_back, end, enter, event_of
 from tests.classroom.test_record import fill, small_disk
 from tests.conftest import PATIENCE

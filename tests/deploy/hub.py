@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from course_lib.machine import free_port
+from course_lib.runtime.machine import free_port
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parents[1] / "docs" / "deploy" / "jupyterhub" / "jupyterhub_config.py"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from course_lib.cli import main
+from course_lib.command import main
 from tests.conftest import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.data import AddingProblem
-from course_lib.lstm import lstm_model, squared_error
-from course_lib.strategies import DDP
+from course_lib.core.adding import AddingProblem
+from course_lib.core.model import lstm_model, squared_error
+from course_lib.data_parallel.ddp import DDP
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,7 @@
 """Every test here needs a GPU, and runs over gloo and over NCCL.
 
-With fewer GPUs than ranks, NCCL needs a newer version and MPS: `python -m course_lib.launchers.nccl pytest tests/gpu`.
+With fewer GPUs than ranks, NCCL needs a newer version and MPS:
+`python -m course_lib.launcher.jobs.nccl pytest tests/gpu`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib import machine
+from course_lib.runtime import machine
 
 
 def pytest_collection_modifyitems(items) -> None:

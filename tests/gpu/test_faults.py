@@ -10,11 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, device, launch, machine
-from course_lib.strategies import Pipeline, mail
+from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, device, launch
+from course_lib.pipeline import message_order as mail
+from course_lib.pipeline.pipeline import Pipeline
+from course_lib.runtime import machine
 from tests.conftest import wait_until
-from tests.planning.test_messages import receives_posted_ahead
-from tests.strategies.test_pipeline import BATCHES, adam, cross_entropy, deep
+from tests.pipeline.test_messages import receives_posted_ahead
+from tests.pipeline.test_pipeline import BATCHES, adam, cross_entropy, deep
 
 pytestmark = pytest.mark.usefixtures("over_nccl")
 RANKS = 4
@@ -158,7 +160,7 @@ def test_ranks_that_all_receive():
 
 
 def test_receives_that_are_posted_ahead_of_their_time_stop_a_pipeline():
-    """What our pipelines did, and what anybody's would on two GPUs: the reason for strategies/mail.py."""
+    """What our pipelines did, and what anybody's would on two GPUs: the reason for pipeline/message_order.py."""
 
     def step():
         mail.postings_of = receives_posted_ahead

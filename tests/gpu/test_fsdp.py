@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from course_lib import device, launch
-from course_lib.lstm.model import cross_entropy, lstm_model
-from course_lib.strategies import FSDP, Single
-from course_lib.training import measurement
-from tests.strategies.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
+from course_lib.core.model import cross_entropy, lstm_model
+from course_lib.core.strategy import Single
+from course_lib.sharding import measurement
+from course_lib.sharding.fsdp import FSDP
+from tests.data_parallel.test_accumulation import UNEVEN, VOCABULARY, adam, text_batches
 
 
 def losses(kind, hidden, **options):
@@ -39,7 +40,7 @@ def test_flattened_weights_are_found_out():
     """Without the guard the loss leaves plain training's from the second update on, silently."""
 
     def unguarded():
-        import course_lib.strategies.fsdp as module
+        import course_lib.sharding.fsdp as module
 
         module.keep_weights_where_they_are = lambda block: None
         return losses(FSDP, 64)[0], losses(Single, 64)[0]

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import RankFailed, device, launch, machine, trace
+from course_lib import RankFailed, device, launch, trace
+from course_lib.runtime import machine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +54,7 @@ def test_ranks_that_share_a_gpu_talk_over_either(backend, times):
 def test_a_wish_that_cannot_be_had_is_refused_with_the_way_to_it(monkeypatch):
     monkeypatch.setenv("COURSE_LIB_BACKEND", "nccl")
     if machine.why_not_nccl(64 * torch.cuda.device_count()):
-        with pytest.raises(RankFailed, match=r"COURSE_LIB_BACKEND=nccl: .* course_lib\.launchers\.nccl"):
+        with pytest.raises(RankFailed, match=r"COURSE_LIB_BACKEND=nccl: .* course_lib\.launcher\.jobs\.nccl"):
             launch(all_reduce_on_device, ranks=2 * torch.cuda.device_count())
 
 

@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, machine, ranks
+from course_lib import CollectivesDiffer, RankDied, RankFailed, RanksStuck, ranks
+from course_lib.runtime import machine
 
 RANKS = 4
 SUM = "total = torch.ones(1000, device=device); dist.all_reduce(total); int(total[0])"

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from course_lib import device, launch
-from course_lib.data import AddingProblem
-from course_lib.lstm.fast import Stack
-from course_lib.lstm.model import lstm_model
-from tests.lstm import test_stack as on_cpu
+from course_lib.core.adding import AddingProblem
+from course_lib.core.fast import Stack
+from course_lib.core.model import lstm_model
+from tests.core import test_stack as on_cpu
 
 
 @pytest.fixture(autouse=True)

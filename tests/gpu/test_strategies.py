@@ -6,13 +6,18 @@ from functools import partial
 
 import pytest
 
-from course_lib.data import Corpus, Streams
-from course_lib.lstm.model import lstm_model
-from course_lib.planning.placement import round_robin
-from course_lib.planning.schedules import SCHEDULES
-from course_lib.strategies import DDP, FSDP, Accumulation, Hybrid, ModelParallel, Pipeline, TensorParallel
-from tests.strategies import test_pipeline
-from tests.strategies.test_pipeline import BATCHES, prove_all
+from course_lib.core.model import lstm_model
+from course_lib.core.text import Corpus, Streams
+from course_lib.data_parallel.ddp import DDP, Accumulation
+from course_lib.model_parallel.model_parallel import ModelParallel
+from course_lib.model_parallel.placement import round_robin
+from course_lib.model_parallel.tensor_parallel import TensorParallel
+from course_lib.pipeline.named_schedules import SCHEDULES
+from course_lib.pipeline.pipeline import Pipeline
+from course_lib.sharding.fsdp import FSDP
+from course_lib.sharding.hybrid import Hybrid
+from tests.pipeline import test_pipeline
+from tests.pipeline.test_pipeline import BATCHES, prove_all
 
 RANKS = [1, 2, 4, 8]
 deep = partial(test_pipeline.model, layers=14)  # 16 blocks: two virtual stages on each of 8 ranks

@@ -9,17 +9,21 @@ import torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from course_lib import launch
-from course_lib.data import AddingProblem, Corpus
-from course_lib.lstm.memory import predict_memory
-from course_lib.lstm.model import cross_entropy, lstm_model, squared_error
-from course_lib.strategies import Accumulation, ModelParallel, Single
-from course_lib.training import Settings, train_job
-from course_lib.training.measurement import measure_memory
-from course_lib.training.proof import same_as_one_process
-from tests.strategies.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, prove, text_batches
-from tests.strategies.test_model_parallel import first_blocks_frozen
-from tests.strategies.test_split_backward import HIDDEN, SEQUENCES, STEPS, assert_all_same, both, leaf
-from tests.strategies.test_split_backward import model as split_model
+from course_lib.core.adding import AddingProblem
+from course_lib.core.memory import predict_memory
+from course_lib.core.model import cross_entropy, lstm_model, squared_error
+from course_lib.core.proof import same_as_one_process
+from course_lib.core.strategy import Single
+from course_lib.core.text import Corpus
+from course_lib.data_parallel.ddp import Accumulation
+from course_lib.model_parallel.model_parallel import ModelParallel
+from course_lib.one_device.measurement import measure_memory
+from course_lib.train.job import train_job
+from course_lib.train.settings import Settings
+from tests.data_parallel.test_accumulation import UNEVEN, UNIFORM, frozen_and_tied, plain, prove, text_batches
+from tests.model_parallel.test_model_parallel import first_blocks_frozen
+from tests.pipeline.test_split_backward import HIDDEN, SEQUENCES, STEPS, assert_all_same, both, leaf
+from tests.pipeline.test_split_backward import model as split_model
 
 adam = partial(torch.optim.Adam, lr=0.01)
 

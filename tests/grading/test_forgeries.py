@@ -15,12 +15,11 @@ import threading
 import pytest
 import torch
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.inside.runner import END
 from course_lib.checks.judging import assess
-from course_lib.course_files import BadNotebook
 from course_lib.grading.guard import Guard
 from course_lib.grading.judge import judge, read_cells
 from course_lib.grading.limits import Limits
@@ -29,6 +28,7 @@ from course_lib.grading.platforms import platform_table, read_students
 from course_lib.grading.records import Record
 from course_lib.grading.secret import secret_of_class
 from course_lib.grading.submissions import as_text, files_below, find_submissions
+from course_lib.runtime.course_files import BadNotebook
 from tests.checks.class_of import EXERCISE, hand_in
 
 NAN = float("nan")

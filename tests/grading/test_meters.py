@@ -11,18 +11,18 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.inside import own_folder
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.plain import encode
 from course_lib.checks.inside.runner import END
 from course_lib.checks.inside.watch import NOTICED, Watch
-from course_lib.course_files import source
 from course_lib.grading.judge import judge
 from course_lib.grading.pages import class_page, page
 from course_lib.grading.records import Mark, Record
 from course_lib.grading.submissions import find_submissions
 from course_lib.grading.summary import flags_of
+from course_lib.runtime.course_files import source
 from tests.checks.class_of import EXERCISE, SOLUTION, cell_of, hand_in, need_a_sandbox, patient_grader, with_first_cell
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.inside import own_folder
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import Submission

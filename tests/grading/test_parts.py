@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.inside.runner import END
-from course_lib.cli import main, make_parser
+from course_lib.command import main, make_parser
 from course_lib.grading import grader
 from course_lib.grading.grader import Grader, grade
 from course_lib.grading.parts import Part

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.checks import exercises
+from course_lib.checks.catalog import exercises
 from course_lib.checks.exercise import seeded
 from course_lib.checks.inside.observe import Outcome
 from course_lib.checks.inside.runner import END
-from course_lib.cli import main
+from course_lib.command import main
 from course_lib.grading import sandbox
 from course_lib.grading.grader import Grader
 from course_lib.grading.judge import MOST_NAMES, NAMED, judge

@@ -10,11 +10,11 @@ import pytest
 
 from course_lib.checks.inside.observe import observe
 from course_lib.checks.notebooks import run_cells
-from course_lib.course_files import BadNotebook
 from course_lib.grading import protection
 from course_lib.grading.pages import write_pages
 from course_lib.grading.records import Record
 from course_lib.grading.submissions import find_submissions
+from course_lib.runtime.course_files import BadNotebook
 from tests.checks.class_of import EXERCISE, SOLUTION, hand_in
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from course_lib import lab
 from course_lib.checks import progress_file
-from course_lib.cli import main
-from course_lib.course_files import course_folder, is_answer, read, source, write_whole
+from course_lib.command import main
 from course_lib.lab import desk as desks
 from course_lib.lab.desk import BadDesk, Desk, choose_desk, lay_out
 from course_lib.lab.settings import environment
-from course_lib.version import __version__
+from course_lib.runtime.course_files import course_folder, is_answer, read, source, write_whole
+from course_lib.runtime.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXERCISE, LESSON = "exercises/02_ddp.ipynb", "notebooks/06_pipeline_parallelism.ipynb"

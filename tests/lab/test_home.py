@@ -8,12 +8,11 @@ import sys
 
 import pytest
 
-from course_lib.checks import exercises, predictions
-from course_lib.checks.catalog import LESSONS
+from course_lib.checks.catalog import LESSONS, exercises, predictions
+from course_lib.core.picture import COLORS as OF_THE_COURSE
 from course_lib.lab.cards import COLORS
 from course_lib.lab.desk import Desk, lay_out
 from course_lib.lab.home import home
-from course_lib.pictures.picture import COLORS as OF_THE_COURSE
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from course_lib.course_files import is_answer, source
 from course_lib.lab.merge import Merged, is_changed, laid_out, merge, only_answers, without_outputs
+from course_lib.runtime.course_files import is_answer, source
 
 STUB = "def f():\n    # YOUR CODE HERE\n    raise NotImplementedError()"
 

@@ -72,8 +72,8 @@ def test_the_wheel_has_every_notebook_and_every_file_of_the_library(wheel, sourc
 
 def test_a_desk_can_be_made_in_an_empty_folder(installed, tmp_path):
     code = (
-        "from course_lib import course_files, lab\n"
-        "from course_lib.cli import main\n"
+        "from course_lib.runtime import course_files; from course_lib import lab\n"
+        "from course_lib.command import main\n"
         f"assert course_files.PACKAGE.is_relative_to({str(installed)!r})\n"
         "lab.os.execve = lambda *_: None; lab.subprocess.call = lambda *_, **__: 0\n"
         "assert main(['lab']) == 0\n"
@@ -85,7 +85,7 @@ def test_a_desk_can_be_made_in_an_empty_folder(installed, tmp_path):
 
 def test_solutions_are_shown_there_too(installed, tmp_path):
     code = (
-        "from course_lib.checks import find\n"
+        "from course_lib.checks.catalog import find\n"
         "from course_lib.checks.notebooks import answer_cell\n"
         "print(answer_cell(find('02.1')))\n"
     )
@@ -101,5 +101,5 @@ def test_a_submission_sees_no_notebook_of_the_wheels(installed, tmp_path):
     )
     seen = course(installed, code, tmp_path)
     assert seen.startswith("True")  # the folder it is installed in is one that submissions see
-    assert "/course/course_lib/launchers" in seen
+    assert "/course/course_lib/launcher" in seen
     assert ".ipynb" not in seen

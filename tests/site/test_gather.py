@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.course_files import read, source
+from course_lib.runtime.course_files import read, source
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "docs" / "_extensions"))
@@ -39,7 +39,7 @@ def test_a_link_between_lessons_leads_to_the_lessons_page():
     assert rewritten("[a](../notebooks/02_ddp.ipynb#x)", "exercises/03_padding_and_masking.ipynb") == (
         "[a](../lessons/02_ddp.ipynb#x)"
     )
-    assert rewritten("[a](course_lib/launchers)", "README.md") == "[a](api/launchers.md)"
+    assert rewritten("[a](course_lib/launcher)", "README.md") == "[a](api/launcher.md)"
 
 
 def test_a_file_that_is_no_page_is_linked_where_the_repository_is(on_the_web):

@@ -53,7 +53,7 @@ def test_every_page_of_the_course_is_there(pages, site_folder):
     exercises = {name for name in names if name.startswith("exercises/") and name != "exercises/index.html"}
     assert (len(lessons), len(exercises)) == (12, 13)
     sections = {"index", "handbook/index", "benchmarks", "contributing", "changelog", "search"}
-    folders = {"lessons/index", "exercises/index", "teaching/index", "deploy/index", "api/index", "api/launchers"}
+    folders = {"lessons/index", "exercises/index", "teaching/index", "deploy/index", "api/index", "api/launcher"}
     assert {f"{name}.html" for name in sections | folders} <= names
 
 

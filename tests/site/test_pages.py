@@ -15,7 +15,7 @@ from tests.conftest import PATIENCE
 pytestmark = pytest.mark.slow
 
 LESSON, PADDING = "lessons/06_pipeline_parallelism.html", "lessons/03_padding_and_masking.html"
-PAGES = ("index.html", LESSON, PADDING, "exercises/04_accumulation.html", "api/launchers.html")
+PAGES = ("index.html", LESSON, PADDING, "exercises/04_accumulation.html", "api/launcher.html")
 OTHERS = ("benchmarks.html", "handbook/jobs.html", "search.html?q=padding")
 SCREENS = {"phone": (390, 844), "laptop": (1280, 800), "projector": (1920, 1080)}
 
@@ -209,7 +209,8 @@ def test_the_front_page_has_a_card_for_each_lesson_and_two_ways_in(page, site_ad
 
 def test_a_search_for_launch_finds_its_reference(page, site_address):
     assert any(
-        "api/launchers.html#course_lib.launchers.launch" in found for found in search(page, site_address, "launch")
+        "api/launcher.html#course_lib.launcher.notebook.launch.launch" in found
+        for found in search(page, site_address, "launch")
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from course_lib.course_files import read, source
+from course_lib.runtime.course_files import read, source
 from tests.browser.lab import axe, wait
 from tests.conftest import PATIENCE
 from tests.site.conftest import ROOT

@@ -181,7 +181,7 @@ def test_what_cannot_be_loaded_is_said_in_a_sentence(chromium, page_address):
 
 def test_a_page_gets_no_module_that_imports_what_it_does_not_have(tmp_path):
     assert not {"torch", "numpy"} & {Path(name).stem for name in needed_modules()}
-    (tmp_path / "start.py").write_text("from course_lib.lstm.model import Embed\n")
+    (tmp_path / "start.py").write_text("from course_lib.core.model import Embed\n")
     with pytest.raises(CannotRunInPage, match=r"model.py imports torch"):
         needed_modules(tmp_path / "start.py")
 
@@ -189,10 +189,10 @@ def test_a_page_gets_no_module_that_imports_what_it_does_not_have(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "call"),
     [
-        ("pictures.explore_meshes()", ("explore_meshes", {})),
+        ("explore_meshes()", ("explore_meshes", {})),
         ("schedule_bench(2, start='gpipe')", ("schedule_bench", {"stages": 2, "start": "gpipe"})),
-        ("pictures.explore_all_reduce(ranks)", None),
-        ("pictures.timeline(run)", None),
+        ("explore_all_reduce(ranks)", None),
+        ("timeline(run)", None),
     ],
 )
 def test_a_cell_says_which_explorer_with_which_arguments(cell, call):

@@ -111,7 +111,7 @@ class PlainUnpickler(pickle.Unpickler):
     """Unpickles only the launcher's messages, because the rank that sends them may run hostile code."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
-        if module_name.startswith(("course_lib.launchers.", "course_lib.trace")):
+        if module_name.startswith(("course_lib.launcher.", "course_lib.runtime.trace")):
             found = super().find_class(module_name, global_name)
             if isinstance(found, type) and is_dataclass(found):
                 return found
@@ -129,7 +129,7 @@ def read_only_messages() -> None:
     """Make this process unpickle nothing from ranks and supervisors except the launcher's messages."""
     from multiprocessing.reduction import ForkingPickler
 
-    from course_lib.launchers.process import pickling
+    from course_lib.launcher.wire import pickling
 
     ForkingPickler.loads = staticmethod(plain_loads)  # pyright: ignore[reportAttributeAccessIssue]
     pickling.unpack = plain_loads

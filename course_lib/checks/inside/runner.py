@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from course_lib.launchers.process.patience import TICK, FairTime, Patience, family
+from course_lib.launcher.supervisor.patience import TICK, FairTime, Patience, family
 
 from .keeper import Keeper, Packed, PerRank, hide_memory, open_fewer_files, read_only_messages
 from .spare_server import SpareServer
@@ -35,7 +35,7 @@ CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # Only what most answers need: every submission starts a new Python and waits for these imports.
 PRELOADED = [
     *("torch", "torch.distributed", "numpy.random", "cloudpickle", "resource", "multiprocessing.popen_forkserver"),
-    *("course_lib.launchers.process.supervisor", f"{__package__}.observe", "course_lib.meter"),
+    *("course_lib.launcher.supervisor.supervisor", f"{__package__}.observe", "course_lib.core.meter"),
 ]
 END = b'{"end": true}'  # the last line, if the submission ran to completion
 
@@ -72,7 +72,7 @@ class Submission:
 
 def main() -> None:
     """Read the job and run it in processes that are forked, like the ranks, from a server that has imported torch."""
-    from course_lib.launchers import warm_up
+    from course_lib.launcher.notebook.launch import warm_up
 
     first = json.loads(sys.stdin.buffer.readline())
     _keep_to(first["limits"])
@@ -116,7 +116,7 @@ def _keep_to(limits: dict[str, int]) -> None:
 
 def _messages_of(target: Any, *args: Any) -> Iterator[bytes]:
     """Yield a process's messages up to the empty one, then kill it. Raises `EOFError` if it exits first."""
-    from course_lib.launchers.local import start_method
+    from course_lib.launcher.notebook.launch import start_method
 
     context: Any = multiprocessing.get_context(start_method())
     receiver, sender = context.Pipe(duplex=False)

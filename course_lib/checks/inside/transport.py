@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers.private_doors import COLLECTIVES, SENDS, writes_so_far
+from course_lib.runtime.private_doors import COLLECTIVES, SENDS, writes_so_far
 
 NEVER, CHANGED, USED = FAULTS = ("never waited for", "changed in flight", "used in flight")
 MOST_TOLD = 20  # faults reported per rank

@@ -16,8 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from course_lib.launchers import private_doors
-from course_lib.launchers.diagnosis import call_log, flight_recorder
+from course_lib.launcher.hangs import call_log, flight_recorder
+from course_lib.runtime import private_doors
 
 # What is noticed, and how the pages describe it.
 NOTICED = {

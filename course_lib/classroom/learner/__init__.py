@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.classroom.learner.class_file import CannotJoin, Membership, forget, read
-from course_lib.course_files import desk_folder
+from course_lib.runtime.course_files import desk_folder
 
 __all__ = [
     "CannotJoin",

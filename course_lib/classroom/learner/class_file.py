@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from course_lib.course_files import write_whole
+from course_lib.runtime.course_files import write_whole
 
 FILE = Path(".course", "class.json")
 KEYS = {"url": "url", "learner": "learner", "secret": "secret", "title": "class", "fingerprint": "fingerprint"}

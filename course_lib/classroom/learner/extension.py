@@ -20,7 +20,7 @@ from course_lib.classroom.learner import membership, tell
 from course_lib.classroom.learner.channel import start_channel
 from course_lib.classroom.learner.outbox import Outbox
 from course_lib.classroom.protocol import LONGEST_SOURCE
-from course_lib.course_files import desk_folder
+from course_lib.runtime.course_files import desk_folder
 
 LOOK = 0.2  # seconds between checks for news
 LONGEST_WAIT = 25.0  # seconds until a long poll returns without news

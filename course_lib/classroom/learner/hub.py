@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from course_lib.classroom.learner import CannotJoin, join
+from course_lib.classroom.learner import join
+from course_lib.classroom.learner.class_file import CannotJoin
 from course_lib.classroom.learner.joining import HUB_CLASS
 from course_lib.lab.desk import Desk, choose_desk, lay_out
 from course_lib.lab.settings import command, environment, prepare_first_screen

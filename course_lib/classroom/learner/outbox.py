@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from course_lib.course_files import hold_lock
+from course_lib.runtime.course_files import hold_lock
 
 FILE = Path(".course", "class.sqlite3")
 LOCK = Path(".course", "channel.lock")

@@ -7,7 +7,7 @@ from pathlib import Path
 from course_lib.classroom.report.history import read_history
 from course_lib.classroom.report.page import report_page
 from course_lib.classroom.report.tables import learners_table, questions_table
-from course_lib.grading.pages import write_whole
+from course_lib.runtime.course_files import write_whole
 
 
 def write_report(record: Path, out: Path) -> None:

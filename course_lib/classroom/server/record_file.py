@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.classroom.protocol import Event
-from course_lib.course_files import hold_lock
+from course_lib.runtime.course_files import hold_lock
 
 CACHE = -128 * 1024  # SQLite's page cache in KiB: what it holds can be written again if the file is overwritten
 VERSION = 1

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Exercise, differs, same_as, seeded
 from course_lib.checks.texts import texts
+from course_lib.core.model import SequenceModel, detach_states, lstm_model
 from course_lib.lessons.symptoms import observed
-from course_lib.lstm.model import SequenceModel, detach_states, lstm_model
 
 
 def cases(seed: int) -> list[Case]:

@@ -63,7 +63,7 @@ def drive(answer, weights: dict[str, Tensor], inputs: Tensor, limit: int):
     """Return, for each update, the gradients, the events in order (gradients ready, collectives started, waits), and
     how many of the answer's hooks are still registered.
     """
-    from course_lib.launchers.diagnosis import call_log
+    from course_lib.launcher.hangs import call_log
 
     log, events = call_log.of_this_process(), []
     assert log is not None  # every rank has one

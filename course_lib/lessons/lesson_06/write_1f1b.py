@@ -8,9 +8,9 @@ from random import Random
 from course_lib.checks.exercise import Case, Exercise, draw
 from course_lib.checks.texts import texts
 from course_lib.lessons.symptoms import observed
-from course_lib.planning.actions import Action, IllegalSchedule, peak_held
-from course_lib.planning.schedule import Schedule, check
-from course_lib.planning.simulation import simulate
+from course_lib.pipeline.actions import Action, IllegalSchedule, peak_held
+from course_lib.pipeline.schedule import Schedule, check
+from course_lib.pipeline.simulation import simulate
 
 
 def cases(seed: int) -> list[Case]:

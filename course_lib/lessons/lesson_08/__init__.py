@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.checks.exercise import Case
-from course_lib.course_files import course_folder
+from course_lib.runtime.course_files import course_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,3 @@ def mean_of_all(total, count):
     both = torch.tensor([float(total), float(count)], dtype=torch.float64)
     dist.all_reduce(both)
     return (both[0] / both[1]).item()
-
-
-def evidence(name: str) -> Path:
-    """Return a file of the real NCCL hang in docs/nccl/hang: four ranks; rank 2 skips an all-reduce."""
-    return course_folder() / "docs" / "nccl" / "hang" / name

@@ -35,7 +35,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer: Callable, weights: Tensor, inputs: Tensor, mask: Tensor, axis: str) -> Tensor:
-    from course_lib.lstm.other_frameworks import prepare_jax
+    from course_lib.frameworks.other_frameworks import prepare_jax
 
     prepare_jax(DEVICES)
     import jax

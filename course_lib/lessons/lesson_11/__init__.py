@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from course_lib.data import Batch
-    from course_lib.strategies import Strategy
+    from course_lib.core.batch import Batch
+    from course_lib.core.strategy import Strategy
 
 Job = dict[str, Any]  # model, data and training options as plain data: see `new_job`
 FEATURES, VOCABULARY, HIDDEN = 2, 5, 3
@@ -30,7 +30,7 @@ def model_of(job: Job, rank: int) -> Any:
     """Return the model that this rank creates, from a seed that depends on the rank."""
     import torch
 
-    from course_lib.lstm.model import lstm_model
+    from course_lib.core.model import lstm_model
 
     torch.manual_seed(job["seed"] + 17 * rank)
     way_in = {"vocabulary": VOCABULARY} if job["tokens"] else {"features": FEATURES}
@@ -41,7 +41,7 @@ def batches_of(job: Job) -> list[Batch]:
     """Return the global batches, one per update."""
     import torch
 
-    from course_lib.data import pad
+    from course_lib.core.batch import pad
 
     generator = torch.Generator().manual_seed(job["seed"])
     batches = []
@@ -61,7 +61,7 @@ def batches_of(job: Job) -> list[Batch]:
 
 
 def loss_of(job: Job) -> Any:
-    from course_lib.lstm.model import cross_entropy, squared_error
+    from course_lib.core.model import cross_entropy, squared_error
 
     return cross_entropy if job["tokens"] else squared_error
 
@@ -89,9 +89,10 @@ def state_of(trained: Strategy) -> dict[str, Any]:
 @contextmanager
 def watching_for_ours() -> Iterator[list[str]]:
     """Yield a list that collects the names of the course's own solution classes as they are instantiated."""
-    from course_lib.strategies import Hybrid, ModelParallel, Pipeline
-    from course_lib.strategies.hybrid import GradientSum
-    from course_lib.strategies.pipeline import Execution, Stage
+    from course_lib.model_parallel.model_parallel import ModelParallel
+    from course_lib.pipeline.pipeline import Execution, Pipeline
+    from course_lib.pipeline.stage import Stage
+    from course_lib.sharding.hybrid import GradientSum, Hybrid
 
     made: list[str] = []
     kinds: tuple[Any, ...] = (Hybrid, Pipeline, ModelParallel, Stage, Execution, GradientSum)
@@ -125,7 +126,10 @@ def copies_of_ours(trained: Strategy) -> list[str]:
     """Return the names of the course's own classes whose code this object runs, under whatever name."""
     from types import FunctionType, ModuleType
 
-    from course_lib.strategies import Strategy, hybrid, model_parallel, pipeline, stage
+    from course_lib.core.strategy import Strategy
+    from course_lib.model_parallel import model_parallel
+    from course_lib.pipeline import pipeline, stage
+    from course_lib.sharding import hybrid
 
     long, several = 60, 3  # bytes of a function that is too long to match by chance; matches that prove a copy
 

@@ -33,7 +33,7 @@ def weights_of_sequences(case: Case, ranks: list[dict]) -> list[float] | None:
 @lru_cache(64)
 def gradients_of_sequences(text: str) -> dict[str, Tensor]:
     """Return each parameter's gradient, with one column for each sequence that has steps that count."""
-    from course_lib.strategies import Single
+    from course_lib.core.strategy import Single
 
     job = {**json.loads(text), "clip": None}
     with torch.random.fork_rng():

@@ -39,7 +39,7 @@ def in_one_process(case: Case, **others: Any) -> dict[str, Any]:
 
 @lru_cache(64)
 def _in_one_process(text: str) -> dict[str, Any]:
-    from course_lib.strategies import Single
+    from course_lib.core.strategy import Single
 
     job = json.loads(text)
     with torch.random.fork_rng():

@@ -95,8 +95,8 @@ def plural(name: str, count: int) -> str:
 def drive(answer, job: Job):
     import torch.distributed as dist
 
-    from course_lib.strategies import Strategy
-    from course_lib.strategies.shards import check_outlines, gather_outlines
+    from course_lib.core.shards import check_outlines, gather_outlines
+    from course_lib.core.strategy import Strategy
 
     with watching_for_ours() as ours:
         trained = made(answer, job, dist.get_rank())
@@ -135,9 +135,9 @@ def resumed(trained, answer, job: Job, batch, updates: int):
 
     import torch.distributed as dist
 
-    from course_lib.strategies.base import on_rank_0
-    from course_lib.training.checkpoint import load_checkpoint, save_checkpoint
-    from course_lib.training.checkpoint.folder import Position
+    from course_lib.core.strategy import on_rank_0
+    from course_lib.train.checkpoint.folder import Position
+    from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
 
     class CutOff(Exception):
         pass
@@ -162,7 +162,7 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
     """Return the cost of the second update: the first one may do any setup."""
     import torch.distributed as dist
 
-    from course_lib.meter import meter
+    from course_lib.core.meter import meter
 
     (batch,) = batches_of(job)
     with counting_parameters() as numbers:
@@ -179,7 +179,7 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
 def judge(case: Case, values: list[Any]) -> str | None:
     if ours := next((value["ours"] for value in values if value["ours"]), ""):
         if ours == "no strategy":
-            return "MyHybrid(...) is not a Strategy: derive MyHybrid from course_lib.strategies.Strategy"
+            return "MyHybrid(...) is not a Strategy: derive MyHybrid from course_lib.core.strategy.Strategy"
         return f"it is, or creates, one of the course's own classes: {ours}. Write those parts yourself"
     right = in_one_process(case)
     for rank, value in enumerate(values):
@@ -254,7 +254,7 @@ EXERCISE = Exercise(
     modules=(
         "torch._dynamo",
         "torch.distributed.checkpoint",
-        "course_lib.strategies",
-        "course_lib.training.checkpoint",
+        "course_lib.sharding.hybrid",
+        "course_lib.train.checkpoint",
     ),
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from course_lib.checks import examine, find
+from course_lib.checks import examine
+from course_lib.checks.catalog import find
 from tests.checks.bank import banked
 
 for each in banked(sys.argv[1]):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.autograd import grad
 
-from course_lib.lstm import detach_states
+from course_lib.core.model import detach_states
 from tests.checks.bank import right, wrong
 
 # 01.1 One step back

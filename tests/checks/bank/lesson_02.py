@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from course_lib.data import ShardedBatches
+from course_lib.core.samplers import ShardedBatches
 from tests.checks.bank import CHANGES_IN_FLIGHT, NEVER_WAITS, USES_IN_FLIGHT, right, wrong
 
 # 02.1 Average the gradients by hand

@@ -468,7 +468,7 @@ def leaves_empty_devices_out(seconds, sizes, memory):
 
 @wrong("05.2", says="as if all devices were alike")
 def with_the_library(seconds, sizes, memory):
-    from course_lib.planning import BlockCost, CannotPlace, balanced
+    from course_lib.model_parallel.placement import BlockCost, CannotPlace, balanced
 
     costs = [BlockCost(second, size) for second, size in zip(seconds[0], sizes, strict=True)]
     try:

@@ -18,7 +18,8 @@ def gpipe_makespan(micro_batches, forward, backward):
 
 @wrong("06.1", says="grow with the micro-batches")
 def with_the_simulator(micro_batches, forward, backward):
-    from course_lib.planning import ActionCosts, gpipe, simulate
+    from course_lib.pipeline.named_schedules import gpipe
+    from course_lib.pipeline.simulation import ActionCosts, simulate
 
     schedule = gpipe(len(forward), micro_batches)
     simulation = simulate(schedule, ActionCosts(forward, backward).split_over(schedule))
@@ -352,7 +353,7 @@ def three_phases(stage, stages, micro_batches, most):
 
 @right("06.2")
 def from_the_library(stage, stages, micro_batches, most):
-    from course_lib.planning import one_f_one_b
+    from course_lib.pipeline.named_schedules import one_f_one_b
 
     skipped = max(0, stages - stage - most)  # a limited stage does what a later one does
     row = one_f_one_b(stages, micro_batches).stages[stage + skipped]

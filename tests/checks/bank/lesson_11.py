@@ -11,10 +11,13 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import parameters_to_vector
 
-from course_lib.lstm.model import SequenceModel
-from course_lib.planning.placement import Placement
-from course_lib.planning.schedules import gpipe, naive
-from course_lib.strategies import DDP, Hybrid, Shard, Strategy, broadcast_weights, sum_over_ranks
+from course_lib.core.model import SequenceModel
+from course_lib.core.shards import Shard
+from course_lib.core.strategy import Strategy, broadcast_weights, sum_over_ranks
+from course_lib.data_parallel.ddp import DDP
+from course_lib.model_parallel.placement import Placement
+from course_lib.pipeline.named_schedules import gpipe, naive
+from course_lib.sharding.hybrid import Hybrid
 from tests.checks.bank import NEVER_WAITS, right, wrong
 from tests.checks.tried import names_in
 
@@ -147,17 +150,18 @@ class IsOurs(Hybrid):
     pass
 
 
-def of_our_source(parts=("stage", "pipeline", "hybrid")):
+def of_our_source(parts=("pipeline.stage", "pipeline.pipeline", "sharding.hybrid")):
     """Run the source of the course's own strategy under another name, and return its class."""
     import importlib
     import types
     from pathlib import Path
 
     for part in parts:
-        text = Path(importlib.import_module(f"course_lib.strategies.{part}").__file__).read_text()
+        text = Path(importlib.import_module(f"course_lib.{part}").__file__).read_text()
         for other in parts:
-            text = text.replace(f"from course_lib.strategies.{other} import", f"from mine_{other} import")
-        module = sys.modules[f"mine_{part}"] = types.ModuleType(f"mine_{part}")
+            text = text.replace(f"from course_lib.{other} import", f"from mine_{other.replace('.', '_')} import")
+        name = f"mine_{part.replace('.', '_')}"
+        module = sys.modules[name] = types.ModuleType(name)
         exec(text.replace("class Hybrid", "class MyHybrid"), module.__dict__)
     return module.MyHybrid
 

@@ -7,8 +7,8 @@ from accelerate import Accelerator
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader
 
-from course_lib.data import AddingProblem
-from course_lib.lstm import lstm_model
+from course_lib.core.adding import AddingProblem
+from course_lib.core.model import lstm_model
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ import torch
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, DistributedSampler
 
-from course_lib.data import AddingProblem
-from course_lib.lstm import lstm_model
+from course_lib.core.adding import AddingProblem
+from course_lib.core.model import lstm_model
 
 
 class Adding(lightning.LightningModule):

@@ -1,0 +1,139 @@
+"""Several GPUs in each machine: which links the rows and columns of a mesh use, and what an all-reduce costs there.
+
+`paced_network` slows this machine's collectives down to a given link.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from course_lib.messages.link import Link
+from course_lib.runtime import private_doors, trace
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Network:
+    """GPUs in nodes, each with its own link inside the node and between nodes. Ranks fill one node after another."""
+
+    inside: Link
+    between: Link
+    per_node: int
+
+    @classmethod
+    def flat(cls, link: Link) -> Network:
+        """Return a network with the same link between all ranks, as on a single machine."""
+        return cls(link, link, 1)
+
+    def orders(self, replicas: int, stages: int) -> tuple[str, ...]:
+        """Return the rank orders that differ here: neighbors are a replica's stages, or a stage's replicas."""
+        is_same = min(replicas, stages) == 1 or replicas * stages <= self.per_node or self.inside == self.between
+        return ("stages",) if is_same else ("stages", "replicas")
+
+    def between_stages(self, replicas: int, stages: int, inside: str) -> Link:
+        """Return the slowest link between two consecutive stages."""
+        if replicas * stages <= self.per_node:
+            return self.inside
+        in_one_node = inside == "stages" and self.per_node % stages == 0
+        return self.inside if in_one_node else self.between
+
+    def replicas_per_node(self, replicas: int, stages: int, inside: str) -> int:
+        """Return how many of the ranks that hold the same stage share a node."""
+        if replicas * stages <= self.per_node:
+            return replicas
+        return min(replicas, self.per_node if inside == "replicas" else max(1, self.per_node // stages))
+
+    def all_reduce_seconds(self, size: float, ranks: int, per_node: int) -> float:
+        """Return how long an all-reduce takes: a reduce-scatter followed by an all-gather."""
+        return 2 * self.gather_seconds(size, ranks, per_node)
+
+    def gather_seconds(self, size: float, ranks: int, per_node: int) -> float:
+        """Return how long an all-gather of `size` bytes, or a reduce-scatter, takes with `per_node` ranks in a node."""
+        # It runs inside the nodes, until each rank has its piece, then for each piece between the nodes.
+        inside = self.inside.gather_seconds(size, min(ranks, per_node))
+        return inside + self.between.gather_seconds(size / per_node, math.ceil(ranks / per_node))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The handle of an all-reduce in flight, like the one that `dist.all_reduce(tensor, async_op=True)` returns."""
+
+    future: torch.futures.Future[Any]  # its stub takes no exception for a list of tensors
+
+    def wait(self) -> bool:
+        self.future.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return self.future.done()
+
+    def get_future(self) -> torch.futures.Future[list[Tensor]]:
+        return self.future
+
+
+@contextmanager
+def paced_network(link: Link) -> Iterator[None]:
+    """Make collectives on this rank take as long as a ring over `link`, and record them as `communication`.
+
+    The collectives are `dist.all_reduce`, and the all-gather and reduce-scatter of one tensor, each half an all-reduce.
+    They run one after another, in the order in which they start, while the caller continues. This intercepts only calls
+    from Python: for DistributedDataParallel's buckets, register a communication hook that calls `dist.all_reduce`.
+    """
+    import torch.distributed as dist
+
+    gather, scatter = private_doors.single_tensor_collectives()
+    real = {name: getattr(dist, name) for name in ("all_reduce", gather, scatter)}
+    with ThreadPoolExecutor(max_workers=1) as line:
+        for name, function in real.items():
+            setattr(dist, name, _paced(function, link, 1.0 if name == "all_reduce" else 0.5, line))
+        try:
+            yield
+        finally:
+            for name, function in real.items():
+                setattr(dist, name, function)
+
+
+def _paced(real: Callable[..., Any], link: Link, share: float, line: ThreadPoolExecutor) -> Callable[..., Any]:
+    """Return a collective that takes this share of an all-reduce's time over `link`, in its turn on `line`."""
+    import torch
+    import torch.distributed as dist
+
+    call = inspect.signature(real)
+
+    def paced(*arguments: Any, **options: Any) -> Any:
+        bound = call.bind(*arguments, **options)
+        is_async = bound.arguments.pop("async_op", False)
+        tensors = [value for value in bound.arguments.values() if isinstance(value, torch.Tensor)]
+        size, ranks = max(tensor.nbytes for tensor in tensors), dist.get_world_size(bound.arguments.get("group"))
+        seconds = share * link.all_reduce_seconds(size, ranks)
+        sent, label = Sent(torch.futures.Future()), trace.recorder.label
+
+        def send() -> None:
+            try:
+                with trace.span("communication", at_least=seconds, label=label):
+                    real(*bound.args, **bound.kwargs)
+                sent.future.set_result(tensors[:1])
+            except Exception as error:
+                sent.future.set_exception(error)  # pyright: ignore[reportArgumentType]
+
+        line.submit(send)
+        return sent if is_async else sent.wait() and None
+
+    return paced
+
+
+def sent_by(messages: Iterable[tuple[float, float]]) -> float:
+    """Return when the last of these messages, (ready, seconds) in sending order, is done; 0 if there are none."""
+    free = 0.0
+    for ready, seconds in messages:
+        free = max(free, ready) + seconds
+    return free

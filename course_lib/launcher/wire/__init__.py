@@ -1,0 +1,1 @@
+"""What travels between the processes: the call, messages, values, progress, and the `Run` that comes back."""

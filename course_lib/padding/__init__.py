@@ -1,0 +1,17 @@
+"""Batches of sequences of similar length (lesson 03).
+
+Read buckets. Padding itself, and its mask, are in `core.batch`.
+"""
+
+from typing import TYPE_CHECKING
+
+from course_lib.runtime.exports import exports
+
+if TYPE_CHECKING:
+    from course_lib.data_parallel.ddp import DDP
+    from course_lib.one_device.loop import epochs, evaluate, train
+    from course_lib.padding.buckets import BucketedBatches, Load, load_of
+    from course_lib.padding.draw_padding import draw_padding
+    from course_lib.padding.explore_batches import explore_batches
+
+__getattr__, __dir__ = exports(__name__)

@@ -1,0 +1,1 @@
+"""What every process stands on: devices, spans, interrupts, private doors into PyTorch and CPython, files."""

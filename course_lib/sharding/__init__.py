@@ -1,0 +1,29 @@
+"""Replicas of pipelines, shards of parameters, and a plan for both (lesson 07).
+
+Read hybrid, fsdp, zero; then plan and planner.
+"""
+
+from typing import TYPE_CHECKING
+
+from course_lib.runtime.exports import exports
+
+if TYPE_CHECKING:
+    from course_lib.data_parallel.network import Network, paced_network
+    from course_lib.messages.link import Link
+    from course_lib.model_parallel.placement import Placement, equal_count
+    from course_lib.model_parallel.point_to_point import gradient_of, receive, send
+    from course_lib.model_parallel.sharded_memory import block_bytes, predict_sharding
+    from course_lib.one_device.block_times import Work, h200_block_times
+    from course_lib.one_device.explore_memory import draw_memory
+    from course_lib.pipeline.named_schedules import one_f_one_b
+    from course_lib.sharding.draw_gather_and_drop import draw_gather_and_drop
+    from course_lib.sharding.draw_plans import draw_plans
+    from course_lib.sharding.explore_meshes import explore_meshes
+    from course_lib.sharding.fsdp import FSDP, GatherPace, GatherWatch
+    from course_lib.sharding.hybrid import Hybrid
+    from course_lib.sharding.measurement import make_sharded, measure_sharding, plan_seconds
+    from course_lib.sharding.plan import Pieces, Plan
+    from course_lib.sharding.planner import Explanation, best_of_each_way, explain, plans
+    from course_lib.sharding.sensitivity import Sensitivity, sensitivity
+
+__getattr__, __dir__ = exports(__name__)
