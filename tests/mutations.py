@@ -109,7 +109,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the meter counts a received message as sent",
-        "core/meter.py",
+        "core/metering.py",
         'bytes_by_peer = spent.sent_to if message.kind == "send" else spent.received_from',
         "bytes_by_peer = spent.sent_to",
     ),
@@ -286,7 +286,7 @@ MUTATIONS = [
     Mutation("a slow GPU is not named", "clusters/health.py", "own > times_longer * (usual", "own > 1e9 * (usual"),
     Mutation(
         "a picture of paced times does not say so",
-        "pipeline/schedule_chart.py",
+        "pipeline/schedule_picture.py",
         "paced = any(one.paced for one in timed)",
         "paced = False",
     ),

@@ -106,6 +106,24 @@ def test_a_lesson_imports_from_four_packages():
     assert {name: found for name, found in packages.items() if not 1 < len(found) <= 4} == {}
 
 
+def test_no_package_exports_a_name_that_is_also_a_module_of_its_own():
+    """Python would give the module to whoever asks after it was imported."""
+    both = {
+        path.parent.name: names & {each.stem for each in path.parent.iterdir()}
+        for path in LIBRARY.rglob("__init__.py")
+        if (names := exported(path))
+    }
+    assert len(both) > 10
+    assert {name: found for name, found in both.items() if found} == {}
+
+
+def exported(path: Path) -> set[str]:
+    """Return the names that a package's __init__ lists behind TYPE_CHECKING."""
+    blocks = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+    imports = [each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom)]
+    return {alias.name for each in imports for alias in each.names}
+
+
 def test_the_library_has_few_loose_files():
     assert len(list(LIBRARY.glob("*.py"))) <= 4
 

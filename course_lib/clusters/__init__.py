@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
-    from course_lib.clusters.draw_links import draw_link_matrix
     from course_lib.clusters.goodput import HOUR, Fleet, expected_goodput, simulate_run
     from course_lib.clusters.health import examine_ranks
+    from course_lib.clusters.links_picture import draw_link_matrix
     from course_lib.clusters.parameter_server import ParameterServer
     from course_lib.clusters.recorded_calls import draw_collectives, evidence
     from course_lib.core.adding import AddingProblem

@@ -7,7 +7,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from course_lib.clusters.draw_links import draw_link_matrix
+from course_lib.clusters.links_picture import draw_link_matrix
 from course_lib.command import arguments as types
 from course_lib.command.arguments import BadUsage, complain, option, status_of
 from course_lib.command.training import add_cluster_options, choose_backend, place_of

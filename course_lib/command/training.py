@@ -192,7 +192,7 @@ def _stragglers(options: argparse.Namespace) -> int:
 
 def _plot(options: argparse.Namespace) -> int:
     with exiting_on_interrupt():
-        from course_lib.train.draw_losses import draw_losses
+        from course_lib.train.losses_picture import draw_losses
 
     draw_losses(*options.logs).save(options.out)
     print(f"{options.out}: the loss, update by update")

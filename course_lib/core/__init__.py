@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         predict_memory,
         predict_with,
     )
-    from course_lib.core.meter import meter, most_alive, saved_for_backward
+    from course_lib.core.metering import meter, most_alive, saved_for_backward
     from course_lib.core.model import (
         Loss,
         Recurrent,

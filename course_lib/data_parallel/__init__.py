@@ -1,6 +1,6 @@
 """Replicas that average their gradients, at once (lesson 02) or after several micro-batches (lesson 04).
 
-Read ddp, network; explore_scaling is the lesson's widget.
+Read ddp, network; scaling_widget draws what more ranks bring.
 """
 
 from typing import TYPE_CHECKING
@@ -9,8 +9,8 @@ from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
     from course_lib.data_parallel.ddp import DDP, Accumulation, TracedDDP, accumulate
-    from course_lib.data_parallel.explore_scaling import explore_scaling
     from course_lib.data_parallel.network import Network, paced_network, sent_by
+    from course_lib.data_parallel.scaling_widget import explore_scaling
     from course_lib.messages.link import Link
     from course_lib.one_device.block_times import h200_block_times
     from course_lib.one_device.loop import epochs, evaluate, train

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         wavefront,
     )
     from course_lib.pipeline.actions import Action
-    from course_lib.pipeline.schedule_chart import draw_schedule
+    from course_lib.pipeline.schedule_picture import draw_schedule
     from course_lib.pipeline.simulation import TimedAction
 
 __getattr__, __dir__ = exports(__name__)

@@ -10,8 +10,8 @@ from course_lib.runtime.exports import exports
 if TYPE_CHECKING:
     from course_lib.messages.link import fit_line
     from course_lib.one_device.block_times import BlockSeconds, BlockTimes, Work, h200_block_times, read_block_times
-    from course_lib.one_device.explore_memory import draw_memory, explore_memory
     from course_lib.one_device.loop import BatchReader, History, epochs, evaluate, train
     from course_lib.one_device.measurement import measure_memory, seconds_per_update
+    from course_lib.one_device.memory_widget import draw_memory, explore_memory
 
 __getattr__, __dir__ = exports(__name__)

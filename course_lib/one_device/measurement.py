@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_lib.core.batch import Batch
 from course_lib.core.memory import Memory
-from course_lib.core.meter import saved_for_backward
+from course_lib.core.metering import saved_for_backward
 from course_lib.core.shards import local_part
 from course_lib.core.strategy import Strategy
 from course_lib.runtime.machine import wait_for_gpu

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from course_lib.model_parallel.placement import equal_count
     from course_lib.one_device.block_times import h200_block_times
     from course_lib.pipeline.actions import Action, Held, IllegalSchedule, Layout
+    from course_lib.pipeline.bench_widget import schedule_bench
     from course_lib.pipeline.named_schedules import (
         SCHEDULES,
         from_torch,
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     )
     from course_lib.pipeline.pipeline import Execution, Pipeline
     from course_lib.pipeline.schedule import Schedule
-    from course_lib.pipeline.schedule_bench import schedule_bench
-    from course_lib.pipeline.schedule_chart import draw_schedule, explore_schedules
+    from course_lib.pipeline.schedule_picture import draw_schedule, explore_schedules
     from course_lib.pipeline.search import find_schedule, lower_bound
     from course_lib.pipeline.simulation import ActionCosts, bubble, makespan, measured, simulate
     from course_lib.pipeline.stage import Stage

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
         read_checkpoint,
     )
     from course_lib.train.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
-    from course_lib.train.draw_losses import draw_losses
     from course_lib.train.job import train_job
     from course_lib.train.log import read_log
+    from course_lib.train.losses_picture import draw_losses
     from course_lib.train.settings import Settings
     from course_lib.train.token_files import TokenFile, open_tokens
 

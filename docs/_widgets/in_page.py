@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from course_lib.core.explorer import View
-from course_lib.data_parallel.explore_scaling import explore_scaling
-from course_lib.messages.explore_all_reduce import explore_all_reduce
-from course_lib.one_device.explore_memory import explore_memory
-from course_lib.pipeline.schedule_bench import schedule_bench
-from course_lib.pipeline.schedule_chart import explore_schedules
-from course_lib.sharding.explore_meshes import explore_meshes
+from course_lib.data_parallel.scaling_widget import explore_scaling
+from course_lib.messages.all_reduce_widget import explore_all_reduce
+from course_lib.one_device.memory_widget import explore_memory
+from course_lib.pipeline.bench_widget import schedule_bench
+from course_lib.pipeline.schedule_picture import explore_schedules
+from course_lib.sharding.meshes_widget import explore_meshes
 
 EXPLORERS: dict[str, Callable[..., Any]] = {
     "explore_all_reduce": explore_all_reduce,

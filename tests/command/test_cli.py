@@ -20,8 +20,8 @@ from course_lib.command import main
 from course_lib.launcher.jobs import target, torchrun
 from course_lib.launcher.jobs.target import BadJob, CannotImport
 from course_lib.launcher.notebook.launch import MAX_TIMEOUT
-from course_lib.train.draw_losses import draw_losses
 from course_lib.train.log import Log, Record
+from course_lib.train.losses_picture import draw_losses
 from course_lib.train.settings import Settings
 
 PROGRAM = """

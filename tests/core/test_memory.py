@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from course_lib.core.adding import AddingProblem
-from course_lib.core.meter import most_alive, saved_for_backward
+from course_lib.core.metering import most_alive, saved_for_backward
 from course_lib.core.model import lstm_model, squared_error
 from course_lib.core.strategy import Single
 from course_lib.one_device.measurement import measure_memory

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import launch
-from course_lib.core.meter import meter
+from course_lib.core.metering import meter
 
 
 def talks():

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from course_lib.clusters.draw_links import draw_link_matrix
+from course_lib.clusters.links_picture import draw_link_matrix
 from course_lib.core.adding import AddingProblem, at_last_padded_step
 from course_lib.core.batch import pad
 from course_lib.core.curves import draw_curves
@@ -26,18 +26,18 @@ from course_lib.core.timeline import draw_comparison, draw_messages, draw_timeli
 from course_lib.data_parallel.network import Network
 from course_lib.launcher.wire.run import Run
 from course_lib.messages.link import Link
-from course_lib.model_parallel.explore_placement import draw_placement
 from course_lib.model_parallel.placement import BlockCost, balanced, round_robin
+from course_lib.model_parallel.placement_widget import draw_placement
 from course_lib.one_device.block_times import Work
-from course_lib.one_device.explore_memory import draw_memory
-from course_lib.padding.draw_padding import draw_padding
+from course_lib.one_device.memory_widget import draw_memory
+from course_lib.padding.padding_picture import draw_padding
 from course_lib.pipeline.actions import Action
 from course_lib.pipeline.named_schedules import gpipe, make_schedule, naive, one_f_one_b, wavefront
-from course_lib.pipeline.schedule_chart import LEFT, ROW, TOP, WIDTH, draw_schedule
+from course_lib.pipeline.schedule_picture import LEFT, ROW, TOP, WIDTH, draw_schedule
 from course_lib.pipeline.simulation import TimedAction, simulate
 from course_lib.runtime.trace import Span
-from course_lib.sharding.draw_plans import draw_plans
 from course_lib.sharding.planner import best_of_each_way, explain, plans
+from course_lib.sharding.plans_picture import draw_plans
 from tests.one_device.tables import even_times
 
 

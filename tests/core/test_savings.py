@@ -21,7 +21,7 @@ from course_lib.core.memory import (
 )
 from course_lib.core.model import Recurrent, lstm_model
 from course_lib.one_device.block_times import Work, h200_block_times
-from course_lib.one_device.explore_memory import explore_memory
+from course_lib.one_device.memory_widget import explore_memory
 
 SIZE = BatchSize(steps=20, sequences=6)
 

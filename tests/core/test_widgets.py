@@ -11,17 +11,17 @@ from xml.etree import ElementTree
 import pytest
 
 from course_lib.core import explorer
-from course_lib.data_parallel.explore_scaling import explore_scaling
-from course_lib.messages.explore_all_reduce import TYPESET, explore_all_reduce
-from course_lib.model_parallel.explore_placement import explore_placement, rising
+from course_lib.data_parallel.scaling_widget import explore_scaling
+from course_lib.messages.all_reduce_widget import TYPESET, explore_all_reduce
 from course_lib.model_parallel.placement import BlockCost, balanced
-from course_lib.one_device.explore_memory import explore_memory
-from course_lib.padding.explore_batches import explore_batches
+from course_lib.model_parallel.placement_widget import explore_placement, rising
+from course_lib.one_device.memory_widget import explore_memory
+from course_lib.padding.batches_widget import explore_batches
+from course_lib.pipeline.bench_widget import schedule_bench
 from course_lib.pipeline.named_schedules import one_f_one_b
 from course_lib.pipeline.schedule import Schedule
-from course_lib.pipeline.schedule_bench import schedule_bench
-from course_lib.pipeline.schedule_chart import explore_schedules
-from course_lib.sharding.explore_meshes import explore_meshes
+from course_lib.pipeline.schedule_picture import explore_schedules
+from course_lib.sharding.meshes_widget import explore_meshes
 
 FILES = Path(explorer.__file__).parent
 COSTS = [BlockCost(0.0, 8), *[BlockCost(1.0, 2)] * 8, BlockCost(0.5, 8)]

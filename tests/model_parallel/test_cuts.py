@@ -12,7 +12,7 @@ from course_lib.core.memory import BatchSize
 from course_lib.core.model import lstm_model
 from course_lib.core.picture import COLORS
 from course_lib.core.svg import DIAGRAMS, diagram
-from course_lib.model_parallel.draw_cut import draw_cut_edges
+from course_lib.model_parallel.cut_picture import draw_cut_edges
 from course_lib.model_parallel.placement import equal_count, round_robin
 
 MODEL = lstm_model(vocabulary=40, hidden=8, layers=6)

@@ -11,8 +11,8 @@ from course_lib import RankFailed, launch
 from course_lib.core.model import cross_entropy, lstm_model
 from course_lib.core.proof import prove_all
 from course_lib.model_parallel.sharded_memory import block_bytes, predict_sharding
-from course_lib.sharding.draw_gather_and_drop import draw_gather_and_drop
 from course_lib.sharding.fsdp import FSDP, GatherPace, GatherWatch
+from course_lib.sharding.gather_picture import draw_gather_and_drop
 from course_lib.sharding.measurement import make_sharded, measure_sharding
 from tests.data_parallel.test_accumulation import UNEVEN, VOCABULARY, adam, plain, tied
 from tests.data_parallel.test_accumulation import text_batches as batches

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_lib import launch
-from course_lib.core.meter import meter
+from course_lib.core.metering import meter
 from course_lib.core.model import cross_entropy, lstm_model
 from course_lib.core.text import Corpus, Streams
 from course_lib.model_parallel.placement import Placement

@@ -11,7 +11,7 @@ from course_lib.model_parallel.placement import CannotPlace
 from course_lib.one_device.block_times import Work, h200_block_times
 from course_lib.sharding.plan import Plan
 from course_lib.sharding.planner import best_of_each_way, plans
-from course_lib.sharding.sensitivity import sensitivity as sensitivity_of
+from course_lib.sharding.what_if import sensitivity as sensitivity_of
 
 # Nodes of eight H100s: NVLink 4 and 400 Gb/s each, at the peaks of the data sheets, and NCCL's latency of a ring's step
 H100S = Network(Link(3.4e-6, 450e9), Link(9.6e-6, 50e9), per_node=8)

@@ -35,7 +35,7 @@ CELL = Patience(10, cpu=20, longest=100)  # for one cell
 # Only what most answers need: every submission starts a new Python and waits for these imports.
 PRELOADED = [
     *("torch", "torch.distributed", "numpy.random", "cloudpickle", "resource", "multiprocessing.popen_forkserver"),
-    *("course_lib.launcher.supervisor.supervisor", f"{__package__}.observe", "course_lib.core.meter"),
+    *("course_lib.launcher.supervisor.supervisor", f"{__package__}.observe", "course_lib.core.metering"),
 ]
 END = b'{"end": true}'  # the last line, if the submission ran to completion
 

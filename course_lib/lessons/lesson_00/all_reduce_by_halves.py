@@ -37,7 +37,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, vectors: list[Tensor]):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     with meter() as spent:
         total = answer(vectors[dist.get_rank()].clone())

@@ -34,7 +34,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, numbers: list[int]):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     with meter() as spent:
         value = answer(numbers[dist.get_rank()])

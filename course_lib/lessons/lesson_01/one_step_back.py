@@ -50,7 +50,7 @@ def drive(answer, given: dict[str, Tensor]):
     """Return what the answer returned, how often it used autograd, and which arguments it changed."""
     from torch.autograd import forward_ad
 
-    from course_lib.core.meter import Spent, meter
+    from course_lib.core.metering import Spent, meter
 
     enter, forwards, made, spent = forward_ad.enter_dual_level, 0, None, Spent()
 

@@ -41,7 +41,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, count: int, seed: int):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)  # ranks draw different random numbers, as in a real job

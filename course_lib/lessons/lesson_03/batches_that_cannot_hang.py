@@ -74,7 +74,7 @@ def problem_from(chance: random.Random) -> tuple[list[int], int]:
 
 
 def drive(answer, problems: list):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
 

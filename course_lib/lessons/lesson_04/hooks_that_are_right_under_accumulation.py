@@ -45,7 +45,7 @@ def drive(answer, passes: Tensor, keep: bool, layers: int):
     """Return the gradients after every backward pass. A weight's gradient is the inputs and a bias's the square of the
     first input, both multiplied by the layer's number, counted from 1.
     """
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     parts = [linear(torch.ones(1, FEATURES)) for _ in range(layers)]
     model = parts[0] if layers == 1 else nn.ModuleList(parts)

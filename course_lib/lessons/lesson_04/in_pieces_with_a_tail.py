@@ -60,7 +60,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def drive(answer, weights: list[Tensor], micro_batches: list, k: int):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     model = network(weights)
     with meter() as spent:

@@ -56,7 +56,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def drive(answer, weights: list[list[Tensor]], batch: Tensor, targets: Tensor):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     stage = BatchFirst(weights[rank])

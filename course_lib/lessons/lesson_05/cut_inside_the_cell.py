@@ -54,7 +54,7 @@ def own_rows(whole: Tensor, rank: int, ranks: int) -> Tensor:
 
 def drive(answer, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, inputs: Tensor, slopes: Tensor):
     """Run the forward pass, then the backward pass from the same loss on every rank."""
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     own = [rows_of(whole, dist.get_rank(), dist.get_world_size()) for whole in (weight_ih, weight_hh, bias)]
     leaves = [tensor.clone().requires_grad_() for tensor in (*own, inputs)]

@@ -57,7 +57,7 @@ def layer(weights: list[Tensor] | None = None) -> nn.LSTM:
 
 
 def drive(answer, weights: list[list[Tensor]], chunks: list[Tensor], gradients: list[Tensor]):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     rank = dist.get_rank()
     stage = layer(weights[rank])

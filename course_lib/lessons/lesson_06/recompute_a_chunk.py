@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from course_lib.checks.exercise import Case, Cost, Exercise, differs, draw, seeded
 from course_lib.checks.texts import texts
-from course_lib.core.meter import most_alive
+from course_lib.core.metering import most_alive
 from course_lib.lessons.symptoms import GRADIENT_OF_ONE_HALF, GRADIENT_STOPS, observed, over_budget, says
 
 GRADIENTS, MEMORY = "the same gradients", "one chunk at a time"
@@ -60,7 +60,7 @@ def layer_of(weights: list[Tensor]) -> nn.LSTM:
 
 
 def drive(answer, weights: list[Tensor], chunks: list[Tensor], state: list, gradients: list[Tensor], counted: bool):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     layer, given = layer_of(weights), [*chunks, *state, *gradients]
     before = [tensor.clone() for tensor in given]

@@ -63,7 +63,7 @@ def of_stage(gradients: list, rank: int, ranks: int) -> list:
 
 
 def drive(answer, gradients: list[list[Tensor | None]], limit: float, replicas: int):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     stages = len(gradients)
     row = own_group([list(range(r * stages, (r + 1) * stages)) for r in range(replicas)])

@@ -84,7 +84,7 @@ def drive(answer, weights: list[Tensor], gradients: list[list[list[Tensor]]], ra
     """Return the parameters after each step, the bytes sent per step, and the bytes of this rank's state: what it has
     at the end, or what it updates in a step if that is more, since the state has a number for every updated number.
     """
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     made: list[Momentum] = []
     updated: list[int] = []

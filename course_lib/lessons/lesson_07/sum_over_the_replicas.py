@@ -60,7 +60,7 @@ def own_count(counts: list[int], rank: int, ranks: int) -> list[int]:
 
 
 def drive(answer, gradients: list[list[Tensor]], counts: list[int]):
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     replica, stage = divmod(dist.get_rank(), len(gradients[0]))
     model = nn.Module()

@@ -162,7 +162,7 @@ def spent_on(answer, job: Job) -> dict[str, Any]:
     """Return the cost of the second update: the first one may do any setup."""
     import torch.distributed as dist
 
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     (batch,) = batches_of(job)
     with counting_parameters() as numbers:

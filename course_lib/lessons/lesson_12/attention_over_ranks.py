@@ -62,7 +62,7 @@ def own_columns(whole: Tensor, rank: int, ranks: int) -> Tensor:
 
 def drive(answer, heads: int, residual: bool, inputs: Tensor, slopes: Tensor, **weights: Tensor):
     """Run the forward pass, then the backward pass from the same loss on every rank."""
-    from course_lib.core.meter import meter
+    from course_lib.core.metering import meter
 
     own = own_part(weights, dist.get_rank(), dist.get_world_size())
     leaves = [tensor.clone().requires_grad_() for tensor in (*own, inputs)]

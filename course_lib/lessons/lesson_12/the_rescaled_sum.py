@@ -57,7 +57,7 @@ def cases(seed: int) -> list[Case]:
 
 def drive(answer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor):
     """Let the visitors come and go: what a visitor brought is overwritten when the answer asks for the next one."""
-    from course_lib.core.meter import most_alive
+    from course_lib.core.metering import most_alive
 
     asked = []
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from course_lib.core.explorer import Button, Explorer, slider
 from course_lib.core.svg import SHEET, Drawing, bar, line, text
 from course_lib.model_parallel.placement import BlockCost, Placement, balanced, step_cost
-from course_lib.one_device.explore_memory import TALL
+from course_lib.one_device.memory_widget import TALL
 from course_lib.runtime.words import counted, memory_in_words, time_in_words
 
 TIME_LEFT, TIME_WIDTH = 66, 320

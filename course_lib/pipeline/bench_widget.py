@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from course_lib.core.explorer import Button, Explorer, choice, slider, whole_number
 from course_lib.core.svg import SHEET, Drawing, box, element, line, table, text
-from course_lib.pipeline import schedule_chart as chart
+from course_lib.pipeline import schedule_picture as chart
 from course_lib.pipeline.actions import Action, IllegalSchedule, fullest, held_after_each
 from course_lib.pipeline.named_schedules import SCHEDULES, make_schedule
 from course_lib.pipeline.schedule import Schedule, Waiting, check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course_lib.core.svg import SHEET, Drawing, bar, breadth, legend, text
-from course_lib.one_device.explore_memory import AFTER, TALL
+from course_lib.one_device.memory_widget import AFTER, TALL
 from course_lib.runtime.words import time_in_words
 from course_lib.sharding.plan import PARTS, Plan
 from course_lib.sharding.planner import Explanation
