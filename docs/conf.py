@@ -30,6 +30,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
 
+autodoc_inherit_docstrings = False  # a method says what it does, or its base class does, once
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"

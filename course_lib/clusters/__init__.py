@@ -1,6 +1,7 @@
 """Many machines: what ranks recorded before they hung, who was slow, what failures cost (lessons 08 and 09).
 
-Read recorded_calls, health, goodput, parameter_server. Traces are in `launcher.tracing`, hangs in `launcher.hangs`.
+Read `recorded_calls`, `health`, `goodput`, `parameter_server`. Traces are in `launcher.tracing`, hangs in
+`launcher.hangs`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,7 @@
 """What every lesson stands on: batches, the LSTM, the step that all strategies share, and the proof.
 
-Read batch, model, strategy, proof; then memory, meter, shards. Picture, svg, timeline, curves and explorer draw.
+Read `batch`, `model`, `strategy`, `proof`; then `memory`, `metering`, `shards`. Pictures are made by `picture`, `svg`,
+`timeline`, `curves` and `explorer`.
 """
 
 from typing import TYPE_CHECKING

@@ -2,8 +2,8 @@
 
 Three processes work together, and a folder says which one runs its code: `notebook` calls `launch` and listens,
 `supervisor` starts the ranks and ends them, `rank` joins the process group and runs your function; `wire` is what
-travels between them. Read notebook.launch, supervisor.supervisor, rank.main; then `hangs`, which finds out who waits
-for whom.
+travels between them. Read `notebook.launch`, `supervisor.supervisor` and `rank.main`; then `hangs`, which finds out
+who waits for whom.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 """Where the time and the memory of one device go (lesson 01).
 
-Read loop, measurement, block_times: how long a block takes for a piece of any shape, measured on an H200.
+Read `loop`, `measurement`, `block_times`: how long a block takes for a piece of any shape, measured on an H200.
 """
 
 from typing import TYPE_CHECKING

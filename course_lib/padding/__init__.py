@@ -1,6 +1,6 @@
 """Batches of sequences of similar length (lesson 03).
 
-Read buckets. Padding itself, and its mask, are in `core.batch`.
+Read `buckets`. Padding itself, and its mask, are in `core.batch`.
 """
 
 from typing import TYPE_CHECKING

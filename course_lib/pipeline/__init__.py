@@ -1,6 +1,6 @@
 """A schedule is one list of actions that is drawn, simulated, executed and searched (lesson 06).
 
-Read actions, schedule, named_schedules, simulation; then stage, pipeline, message_order, which run it on ranks.
+Read `actions`, `schedule`, `named_schedules`, `simulation`; then `stage`, `pipeline` and `message_order`, which run it.
 """
 
 from typing import TYPE_CHECKING

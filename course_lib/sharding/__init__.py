@@ -1,6 +1,6 @@
 """Replicas of pipelines, shards of parameters, and a plan for both (lesson 07).
 
-Read hybrid, fsdp, zero; then plan and planner.
+Read `hybrid`, `fsdp`; then `plan` and `planner`.
 """
 
 from typing import TYPE_CHECKING

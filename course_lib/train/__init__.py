@@ -1,6 +1,6 @@
 """A whole training run: settings, tasks, loop, checkpoints, log. `course train` runs it.
 
-Read job, checkpoint, registry, tasks.
+Read `job`, `checkpoint`, `registry`, `tasks`.
 """
 
 from typing import TYPE_CHECKING
