@@ -205,13 +205,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a damaged checkpoint is loaded",
-        "train/checkpoint/folder.py",
+        "train/checkpoint/files.py",
         "        if not damage:\n            return read_checkpoint(path), damaged",
         "        if True:\n            return read_checkpoint(path), damaged",
     ),
     Mutation(
         "the newest checkpoint is removed, not the oldest",
-        "train/checkpoint/folder.py",
+        "train/checkpoint/files.py",
         "if (path / FACTS).is_file()][keep:]",
         "if (path / FACTS).is_file()][:keep]",
     ),

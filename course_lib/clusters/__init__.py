@@ -35,6 +35,6 @@ if TYPE_CHECKING:
     from course_lib.messages.link import Link
     from course_lib.one_device.block_times import Work, h200_block_times
     from course_lib.padding.buckets import BucketedBatches
-    from course_lib.sharding.planner import best_of_each_way, plans
+    from course_lib.sharding.choose_plan import best_of_each_way, plans
 
 __getattr__, __dir__ = exports(__name__)

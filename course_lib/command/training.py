@@ -121,7 +121,7 @@ def _train(options: argparse.Namespace) -> int:
 
 def _train_job(options: argparse.Namespace, under_torchrun: bool, prints: bool) -> int:
     with exiting_on_interrupt():
-        from course_lib.train.checkpoint.folder import CheckpointError
+        from course_lib.train.checkpoint.files import CheckpointError
         from course_lib.train.job import check_names, check_ranks, launch_job, resume_hint, run_job_as_rank
         from course_lib.train.log import LogError, NotFinite
 

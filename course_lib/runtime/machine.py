@@ -22,7 +22,7 @@ COUNTED_GPUS = "COURSE_LIB_GPUS"  # set for the ranks of a launch
 BACKEND = "COURSE_LIB_BACKEND"  # nccl or gloo, to force one of them
 LAUNCHED_HERE = "COURSE_LIB_LAUNCHED_HERE"  # by a notebook or a script on one machine, so it is never restarted
 SHARES_GPUS = (2, 30)  # the first version of NCCL that lets ranks share a GPU
-SHARING_COMMAND = "python -m course_lib.launcher.jobs.nccl"
+SHARING_COMMAND = "python -m course_lib.launcher.jobs.shared_gpu"
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 MAX_SEED = 2**63 - 1  # torch accepts twice that, which leaves room for seed + rank
 

@@ -12,8 +12,8 @@ from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
 from course_lib.one_device.block_times import Work, h200_block_times
 from course_lib.runtime.words import counted, memory_in_words, time_in_words
+from course_lib.sharding.choose_plan import best_of_each_way, plans
 from course_lib.sharding.plan import Plan
-from course_lib.sharding.planner import best_of_each_way, plans
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20
 STEPS, VOCABULARY = 128, 50_000

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from course_lib.core.svg import SHEET, Drawing, bar, breadth, legend, text
 from course_lib.one_device.memory_widget import AFTER, TALL
 from course_lib.runtime.words import time_in_words
+from course_lib.sharding.choose_plan import Explanation
 from course_lib.sharding.plan import PARTS, Plan
-from course_lib.sharding.planner import Explanation
 
 CLASSES = ("forward", "recompute", "starting", "idle", "receive", "gathering", "communication", "update")
 PART_CLASSES: dict[str, str] = dict(zip(PARTS, CLASSES, strict=True))

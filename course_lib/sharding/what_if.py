@@ -10,9 +10,9 @@ from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
 from course_lib.one_device.block_times import Work
+from course_lib.sharding.choose_plan import best_of_each_way
 from course_lib.sharding.fsdp_plan import sharded
 from course_lib.sharding.plan import FSDP, Plan, pipelined
-from course_lib.sharding.planner import best_of_each_way
 
 FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job
 HALVINGS = 6  # of the interval in which the winner changes

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
-    from course_lib.train.checkpoint.folder import (
+    from course_lib.train.checkpoint.files import (
         Checkpoint,
         CheckpointError,
         Position,
         latest_checkpoint,
         read_checkpoint,
     )
-    from course_lib.train.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
+    from course_lib.train.checkpoint.save_and_load import (
+        BackgroundSaver,
+        load_checkpoint,
+        save_checkpoint,
+        writing_into,
+    )
     from course_lib.train.job import train_job
     from course_lib.train.log import read_log
     from course_lib.train.losses_picture import draw_losses

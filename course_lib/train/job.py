@@ -40,9 +40,9 @@ from course_lib.one_device.loop import (
 )
 from course_lib.runtime import machine, trace
 from course_lib.runtime.words import memory_in_words
-from course_lib.train.checkpoint.folder import Checkpoint, CheckpointError, Position, find_checkpoint
+from course_lib.train.checkpoint.files import Checkpoint, CheckpointError, Position, find_checkpoint
+from course_lib.train.checkpoint.save_and_load import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 from course_lib.train.checkpoint.state import in_words
-from course_lib.train.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 from course_lib.train.log import Log, LogError, MetricsLogger, NotFinite, check_log
 from course_lib.train.metrics import utilization_of
 from course_lib.train.registry import STRATEGIES, checked_options, find_strategy, make_strategy, options_of

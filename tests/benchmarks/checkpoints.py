@@ -17,8 +17,8 @@ from course_lib import device, launch
 from course_lib.core.batch import Batch
 from course_lib.core.model import cross_entropy, lstm_model
 from course_lib.data_parallel.ddp import DDP
-from course_lib.train.checkpoint.folder import Position, latest_checkpoint
-from course_lib.train.checkpoint.storage import BackgroundSaver, save_checkpoint
+from course_lib.train.checkpoint.files import Position, latest_checkpoint
+from course_lib.train.checkpoint.save_and_load import BackgroundSaver, save_checkpoint
 from tests.benchmarks.table import table, write_section
 
 WORDS, SAVES = 10_000, 5

@@ -1,8 +1,8 @@
 """What NCCL does to several ranks: numbers, and what a real hang leaves behind. Made on a machine with a GPU, by
 
-    python -m course_lib.launcher.jobs.nccl python -m tests.benchmarks.nccl OUT
+    python -m course_lib.launcher.jobs.shared_gpu python -m tests.benchmarks.nccl OUT
 
-which needs `course_lib.launcher.jobs.nccl` only where ranks share a GPU. It writes into the folder OUT:
+which needs `course_lib.launcher.jobs.shared_gpu` only where ranks share a GPU. It writes into the folder OUT:
 
     all_reduce.json          milliseconds of an all-reduce, by ranks and bytes
     hang/watchdog.log        what four ranks print when rank 2 leaves out an all-reduce, until they are stopped

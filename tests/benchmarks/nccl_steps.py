@@ -1,8 +1,8 @@
 """What overlaps over NCCL on four ranks: DDP's buckets, FSDP's prefetching, and pipelines against their simulation.
 
-    python -m course_lib.launcher.jobs.nccl python -m tests.benchmarks.nccl_steps
+    python -m course_lib.launcher.jobs.shared_gpu python -m tests.benchmarks.nccl_steps
 
-needs `course_lib.launcher.jobs.nccl` only where ranks share a GPU. The tables say so where they do.
+needs `course_lib.launcher.jobs.shared_gpu` only where ranks share a GPU. The tables say so where they do.
 """
 
 from __future__ import annotations

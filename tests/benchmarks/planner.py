@@ -19,10 +19,10 @@ from course_lib.messages.link import Link
 from course_lib.one_device.block_times import Work, h200_block_times
 from course_lib.pipeline.named_schedules import one_f_one_b
 from course_lib.pipeline.schedule import Schedule
+from course_lib.sharding.choose_plan import plans
 from course_lib.sharding.hybrid import Hybrid
 from course_lib.sharding.measurement import Twin, plan_seconds, sgd, update_times
 from course_lib.sharding.plan import Plan
-from course_lib.sharding.planner import plans
 from tests.benchmarks.table import table, write_section
 
 LINK = Link(20e-6, 12e9)

@@ -17,8 +17,8 @@ from course_lib.core.samplers import ShardedBatches
 from course_lib.core.strategy import Single
 from course_lib.data_parallel.ddp import Accumulation
 from course_lib.one_device.loop import train
-from course_lib.train.checkpoint.folder import Position
-from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
+from course_lib.train.checkpoint.files import Position
+from course_lib.train.checkpoint.save_and_load import load_checkpoint, save_checkpoint
 from course_lib.train.log import read_log
 from tests.core.local_sgd import LocalSGD
 

@@ -36,7 +36,7 @@ from course_lib.pipeline.named_schedules import gpipe, make_schedule, naive, one
 from course_lib.pipeline.schedule_picture import LEFT, ROW, TOP, WIDTH, draw_schedule
 from course_lib.pipeline.simulation import TimedAction, simulate
 from course_lib.runtime.trace import Span
-from course_lib.sharding.planner import best_of_each_way, explain, plans
+from course_lib.sharding.choose_plan import best_of_each_way, explain, plans
 from course_lib.sharding.plans_picture import draw_plans
 from tests.one_device.tables import even_times
 

@@ -1,7 +1,7 @@
 """Every test here needs a GPU, and runs over gloo and over NCCL.
 
 With fewer GPUs than ranks, NCCL needs a newer version and MPS:
-`python -m course_lib.launcher.jobs.nccl pytest tests/gpu`.
+`python -m course_lib.launcher.jobs.shared_gpu pytest tests/gpu`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ set -u
 logs=${1:?a folder for logs}
 mkdir -p "$logs"
 export PYTHONPATH=$PWD PYTHONUNBUFFERED=1
-shared="python3 -m course_lib.launcher.jobs.nccl" # and an MPS server
+shared="python3 -m course_lib.launcher.jobs.shared_gpu" # and an MPS server
 tests="timeout 500 python3 -m pytest -q -p no:cacheprovider --tb=short --durations=4"
 same=tests/gpu/test_strategies.py train=tests/gpu/test_train.py
 began=$SECONDS

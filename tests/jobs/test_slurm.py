@@ -21,7 +21,7 @@ from course_lib import LaunchError, RankFailed, RanksStuck, launch, slurm, trace
 from course_lib.command import main
 from course_lib.launcher.jobs.slurm import BadPlace
 from course_lib.launcher.jobs.slurm_node import MessageFile
-from course_lib.train.checkpoint.folder import latest_checkpoint, read_checkpoint
+from course_lib.train.checkpoint.files import latest_checkpoint, read_checkpoint
 from course_lib.train.job import train_job
 from course_lib.train.settings import Settings
 from tests.conftest import MARK as FAMILY

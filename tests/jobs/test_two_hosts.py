@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import launch
-from course_lib.train.checkpoint.folder import latest_checkpoint, read_checkpoint
+from course_lib.train.checkpoint.files import latest_checkpoint, read_checkpoint
 from course_lib.train.job import train_job
 from course_lib.train.settings import Settings
 from tests.conftest import PATIENCE, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_lib import RankFailed, launch
-from course_lib.launcher.jobs import nccl
+from course_lib.launcher.jobs import shared_gpu
 from course_lib.runtime import machine
 
 LIBRARY = Path(machine.__file__).parents[1]
@@ -66,13 +66,13 @@ def test_ranks_share_a_gpu_over_nccl_only_where_it_lets_them(monkeypatch, gpus, 
 
 
 def test_without_a_command_there_is_nothing_to_run(capsys):
-    assert nccl.main([]) == 2
-    assert "usage: python -m course_lib.launcher.jobs.nccl COMMAND" in capsys.readouterr().err
+    assert shared_gpu.main([]) == 2
+    assert "usage: python -m course_lib.launcher.jobs.shared_gpu COMMAND" in capsys.readouterr().err
 
 
 def test_a_library_that_is_not_there_gets_a_sentence(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv(nccl.LIBRARY, str(tmp_path / "libnccl.so.2"))
-    assert nccl.main(["true"]) == 2
+    assert shared_gpu.main(["true"]) == 2
     assert "there is no such file; give the path of a libnccl.so.2" in capsys.readouterr().err
 
 
@@ -83,5 +83,5 @@ def test_a_command_runs_with_the_library_and_may_share_a_gpu(monkeypatch, tmp_pa
     monkeypatch.setattr(nccl.shutil, "which", lambda name: None)
     seen = tmp_path / "seen"
     words = ["sh", "-c", f"echo $LD_PRELOAD $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_MAX_NCHANNELS > {seen}; exit 7"]
-    assert nccl.main(words) == 7
+    assert shared_gpu.main(words) == 7
     assert seen.read_text() == f"{library} 1 2\n"

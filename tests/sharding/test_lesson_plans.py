@@ -9,8 +9,8 @@ from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
 from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.sharding.choose_plan import best_of_each_way, plans
 from course_lib.sharding.plan import Plan
-from course_lib.sharding.planner import best_of_each_way, plans
 from course_lib.sharding.what_if import sensitivity as sensitivity_of
 
 # Nodes of eight H100s: NVLink 4 and 400 Gb/s each, at the peaks of the data sheets, and NCCL's latency of a ring's step

@@ -16,9 +16,9 @@ from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace, Placement
 from course_lib.one_device.block_times import BlockSeconds, BlockTimes, Work
 from course_lib.pipeline.named_schedules import SCHEDULES
+from course_lib.sharding.choose_plan import best_of_each_way, explain, plans
 from course_lib.sharding.fsdp_plan import fully_sharded_seconds
 from course_lib.sharding.plan import Pieces, Plan, pipelined, stage_bytes
-from course_lib.sharding.planner import best_of_each_way, explain, plans
 from tests.one_device.tables import even_times
 
 MODEL = lstm_model(features=2, hidden=16, layers=4, outputs=1)

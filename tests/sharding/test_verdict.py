@@ -12,7 +12,7 @@ from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
 from course_lib.one_device.block_times import Work, h200_block_times
-from course_lib.sharding.planner import plans
+from course_lib.sharding.choose_plan import plans
 from course_lib.sharding.what_if import BETWEEN, LATENCY, SEQUENCES, SPEED, sensitivity, timed_again
 from tests.one_device.tables import even_times
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from course_lib import RankFailed, launch
 from course_lib.core.model import cross_entropy
 from course_lib.core.strategy import Strategy
-from course_lib.train.checkpoint.folder import Position
-from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
+from course_lib.train.checkpoint.files import Position
+from course_lib.train.checkpoint.save_and_load import load_checkpoint, save_checkpoint
 from tests.core.test_own_blocks import BATCHES, WAYS, random_model
 from tests.train.test_resharding import everything
 

@@ -16,8 +16,8 @@ import torch.distributed.checkpoint as dcp
 from course_lib import launch
 from course_lib.one_device.loop import BatchReader, updates_on
 from course_lib.train import tasks
-from course_lib.train.checkpoint.folder import CheckpointError, Position, latest_checkpoint
-from course_lib.train.checkpoint.storage import BackgroundSaver, load_checkpoint
+from course_lib.train.checkpoint.files import CheckpointError, Position, latest_checkpoint
+from course_lib.train.checkpoint.save_and_load import BackgroundSaver, load_checkpoint
 from course_lib.train.job import train_job
 from course_lib.train.registry import make_strategy
 from course_lib.train.settings import Settings

@@ -23,8 +23,8 @@ from course_lib import RankDied, launch
 from course_lib.core.model import Embed, Project, Recurrent, SequenceModel, cross_entropy, lstm_model
 from course_lib.core.strategy import Single
 from course_lib.core.text import Corpus, Streams
-from course_lib.train.checkpoint.folder import CheckpointError, Position, latest_checkpoint, sums_of
-from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
+from course_lib.train.checkpoint.files import CheckpointError, Position, latest_checkpoint, sums_of
+from course_lib.train.checkpoint.save_and_load import load_checkpoint, save_checkpoint
 from course_lib.train.registry import STRATEGIES
 from tests.core.own_blocks import LayerNormed, Normed
 from tests.pipeline.test_pipeline import BATCHES, VOCABULARY, adam, model
@@ -230,7 +230,7 @@ def test_a_crash_before_or_after_the_renaming_leaves_a_complete_one(tmp_path, mo
     strategy = build("single", {})
     for update in (5, 6):
         save_checkpoint(strategy, tmp_path, Position(update))
-    monkeypatch.setattr(f"course_lib.train.checkpoint.folder.{moment}", lambda *_, **__: disk_is_full())
+    monkeypatch.setattr(f"course_lib.train.checkpoint.files.{moment}", lambda *_, **__: disk_is_full())
     with pytest.raises(CheckpointError, match=r"cannot be written .*No space left"):
         save_checkpoint(strategy, tmp_path, Position(7))
     monkeypatch.undo()

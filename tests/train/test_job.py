@@ -23,7 +23,7 @@ from course_lib.launcher.wire.progress_bar import MARK, Progress, ProgressBar, s
 from course_lib.one_device.loop import BatchReader
 from course_lib.runtime.machine import LAUNCHED_HERE
 from course_lib.train import job
-from course_lib.train.checkpoint.folder import LOCK, Position, latest_checkpoint, read_checkpoint
+from course_lib.train.checkpoint.files import LOCK, Position, latest_checkpoint, read_checkpoint
 from course_lib.train.job import train_job
 from course_lib.train.log import Log, Record, read_log
 from course_lib.train.registry import STRATEGIES

@@ -16,7 +16,7 @@ import pytest
 import torch.distributed.checkpoint as dcp
 
 from course_lib import LaunchError, RanksStuck, launch
-from course_lib.train.checkpoint.folder import latest_checkpoint
+from course_lib.train.checkpoint.files import latest_checkpoint
 from course_lib.train.job import train_job
 from course_lib.train.log import read_log
 from course_lib.train.settings import Settings

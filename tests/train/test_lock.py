@@ -12,8 +12,8 @@ import pytest
 
 from course_lib import launch
 from course_lib.command import main
-from course_lib.train.checkpoint.folder import LOCK, CheckpointError, latest_checkpoint, locked
-from course_lib.train.checkpoint.storage import writing_into
+from course_lib.train.checkpoint.files import LOCK, CheckpointError, latest_checkpoint, locked
+from course_lib.train.checkpoint.save_and_load import writing_into
 from course_lib.train.job import train_job
 from course_lib.train.settings import BadSettings, Settings
 from tests.conftest import PATIENCE, wait_until
@@ -38,7 +38,7 @@ def test_a_second_writer_is_refused_by_name_and_may_write_when_the_first_is_done
 
 def test_a_process_of_this_machine_that_was_killed_holds_no_lock(tmp_path):
     held = (
-        "from pathlib import Path; from course_lib.train.checkpoint.folder import locked\n"
+        "from pathlib import Path; from course_lib.train.checkpoint.files import locked\n"
         f"with locked(Path({str(tmp_path)!r})): print(flush=True); input()"
     )
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

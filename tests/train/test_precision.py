@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.command import main
-from course_lib.train.checkpoint.folder import latest_checkpoint, read_checkpoint
+from course_lib.train.checkpoint.files import latest_checkpoint, read_checkpoint
 from course_lib.train.log import read_log
 
 SMALL = ["--hidden", "8", "--batch", "8"]

@@ -13,8 +13,8 @@ from course_lib.core.model import cross_entropy
 from course_lib.core.shards import Shard, gather_outlines, join
 from course_lib.core.strategy import Single, Strategy
 from course_lib.model_parallel.tensor_parallel import TensorParallel
-from course_lib.train.checkpoint.folder import Position
-from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
+from course_lib.train.checkpoint.files import Position
+from course_lib.train.checkpoint.save_and_load import load_checkpoint, save_checkpoint
 from course_lib.train.registry import STRATEGIES
 from tests.pipeline.test_pipeline import BATCHES, adam, model
 

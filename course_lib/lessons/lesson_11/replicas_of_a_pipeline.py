@@ -136,8 +136,8 @@ def resumed(trained, answer, job: Job, batch, updates: int):
     import torch.distributed as dist
 
     from course_lib.core.strategy import on_rank_0
-    from course_lib.train.checkpoint.folder import Position
-    from course_lib.train.checkpoint.storage import load_checkpoint, save_checkpoint
+    from course_lib.train.checkpoint.files import Position
+    from course_lib.train.checkpoint.save_and_load import load_checkpoint, save_checkpoint
 
     class CutOff(Exception):
         pass

@@ -13,8 +13,8 @@ far the training got, and how it was split.
 checkpoints that you or someone you trust saved. The tensors themselves are read with `weights_only=True`.
 """
 
-from course_lib.train.checkpoint.folder import Checkpoint, CheckpointError, Position, latest_checkpoint
-from course_lib.train.checkpoint.storage import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
+from course_lib.train.checkpoint.files import Checkpoint, CheckpointError, Position, latest_checkpoint
+from course_lib.train.checkpoint.save_and_load import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
 
 __all__ = [
     "BackgroundSaver", "Checkpoint", "CheckpointError", "Position", "latest_checkpoint", "load_checkpoint",

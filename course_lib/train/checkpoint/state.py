@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from course_lib.core.shards import NamedTensors, Offsets, Shard, check_outlines, gather_outlines
 from course_lib.core.strategy import Strategy, rank_and_ranks
 from course_lib.runtime.words import counted
-from course_lib.train.checkpoint.folder import Checkpoint, CheckpointError
+from course_lib.train.checkpoint.files import Checkpoint, CheckpointError
 
 
 class SplitTensor(Tensor):

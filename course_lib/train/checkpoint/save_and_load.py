@@ -21,7 +21,7 @@ import torch.distributed as dist
 from course_lib.core.shards import NamedTensors
 from course_lib.core.strategy import Strategy, on_rank_0, rank_and_ranks
 from course_lib.train.checkpoint import state
-from course_lib.train.checkpoint.folder import (
+from course_lib.train.checkpoint.files import (
     Checkpoint,
     CheckpointError,
     Position,

@@ -1,7 +1,7 @@
 """Run a command so that ranks sharing a GPU talk over NCCL.
 
-    python -m course_lib.launcher.jobs.nccl course train pipeline --ranks 4
-    python -m course_lib.launcher.jobs.nccl python -m pytest tests/gpu
+    python -m course_lib.launcher.jobs.shared_gpu course train pipeline --ranks 4
+    python -m course_lib.launcher.jobs.shared_gpu python -m pytest tests/gpu
 
 PyTorch ships an NCCL that refuses two ranks on one GPU; NCCL 2.30 and newer allow it. This command downloads a new
 enough NCCL from PyPI once, preloads it, and runs NVIDIA's MPS for as long as your command runs. Without MPS, ranks take
