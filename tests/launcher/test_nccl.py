@@ -71,7 +71,7 @@ def test_without_a_command_there_is_nothing_to_run(capsys):
 
 
 def test_a_library_that_is_not_there_gets_a_sentence(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv(nccl.LIBRARY, str(tmp_path / "libnccl.so.2"))
+    monkeypatch.setenv(shared_gpu.LIBRARY, str(tmp_path / "libnccl.so.2"))
     assert shared_gpu.main(["true"]) == 2
     assert "there is no such file; give the path of a libnccl.so.2" in capsys.readouterr().err
 
@@ -79,8 +79,8 @@ def test_a_library_that_is_not_there_gets_a_sentence(monkeypatch, tmp_path, caps
 def test_a_command_runs_with_the_library_and_may_share_a_gpu(monkeypatch, tmp_path):
     library = tmp_path / "libnccl.so.2"
     library.write_bytes(b"")
-    monkeypatch.setenv(nccl.LIBRARY, str(library))
-    monkeypatch.setattr(nccl.shutil, "which", lambda name: None)
+    monkeypatch.setenv(shared_gpu.LIBRARY, str(library))
+    monkeypatch.setattr(shared_gpu.shutil, "which", lambda name: None)
     seen = tmp_path / "seen"
     words = ["sh", "-c", f"echo $LD_PRELOAD $NCCL_MULTI_RANK_GPU_ENABLE $NCCL_MAX_NCHANNELS > {seen}; exit 7"]
     assert shared_gpu.main(words) == 7
