@@ -68,7 +68,7 @@ def files_behind(module: str) -> set[str]:
         ("pipeline.named_schedules", 3),
         ("data_parallel.ddp", 11),
         ("sharding.fsdp", 13),
-        ("train.checkpoint.storage", 20),
+        ("train.checkpoint.save_and_load", 20),
     ],
 )
 def test_an_idea_can_be_read_without_the_rest(module, most):
