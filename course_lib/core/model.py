@@ -1,7 +1,7 @@
-"""The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
+"""The LSTM as a list of blocks that can be cut between blocks, into pipeline stages, and in time, into chunks of steps.
 
-Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
-step of each sequence. State is never hidden inside a module: the caller passes the state in and gets the new one back,
+Every block takes (steps, sequences, ...) and a state, and returns (steps, sequences, width) and the new state.
+State is never hidden inside a module: the caller passes the state in and gets the new one back,
 so that a sequence can run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
 
 Losses are sums with counts. Means don't add up: the mean of two ranks' means is not the mean over their tokens, unless
@@ -83,7 +83,7 @@ class Project(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same. On a GPU, cuDNN runs it.
+    """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same shapes. On a GPU, cuDNN runs it.
 
     The forget gate starts open (bias 1): a new LSTM remembers everything, and learns what to forget.
     """
@@ -180,7 +180,7 @@ def detach_states(states: States) -> States:
     return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}
 
 
-Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (outputs, batch) to (summed loss, counted steps)
 
 
 def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. It is truthy if all of them agree."""
+    """The comparison after every update on every rank, in `steps`. It is truthy if all of them agree."""
 
     ranks: int
     steps: tuple[Difference, ...]

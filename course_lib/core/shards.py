@@ -1,4 +1,4 @@
-"""Which part of the whole model a rank has. A strategy declares it, and comparing, saving and resuming rely on it."""
+"""Which part of the whole model a rank has: a strategy declares it; the proof, clipping and checkpoints use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLED = 16  # values of a piece that replicas compare
 
 
 def shares(units: int, ranks: int) -> list[int]:
-    """Return how many units each rank has, as equal as possible: 8 on 5 ranks are 2 2 2 1 1. Tensor parallelism's."""
+    """Return how many units each rank has, as equal as possible, for tensor parallelism: 8 on 5 ranks are 2 2 2 1 1."""
     share, extra = divmod(units, ranks)
     return [share + (rank < extra) for rank in range(ranks)]
 
@@ -192,10 +192,10 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
         for (box, (rank, _)), (other_box, (other_rank, _)) in combinations(boxes.items(), 2):
             if all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(box, other_box, strict=True)):
                 both = f"{_in_words(box)} on rank {rank} and {_in_words(other_box)} on rank {other_rank}"
-                raise _bad_sum(name, f"is twice where {both} overlap")
+                raise _bad_sum(name, f"overlaps: {both}")
         numbers, found = math.prod(outline.shape), sum(math.prod(map(len, box)) for box in boxes)
         if found != numbers:
-            raise _bad_sum(name, f"is not all there: the ranks have {found} of its {numbers} numbers")
+            raise _bad_sum(name, f"is incomplete: the ranks have {found} of its {numbers} numbers")
 
 
 def _in_words(box: Box) -> str:

@@ -24,7 +24,7 @@ from course_lib.runtime.machine import device
 from course_lib.runtime.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
-StatesByMicroBatch = dict[int, States]
+StatesByMicroBatch = dict[int, States]  # by the number of the micro-batch; 0 if a share is not cut
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -43,9 +43,9 @@ class Strategy:
     `autocast`, `torch.bfloat16` or `torch.float16`, the forward pass runs in this dtype, and the loss in float32.
     """
 
-    micro_batches = 1  # per share
-    chunks = 1  # of time, per micro-batch
-    shares = 1  # per batch, over all ranks
+    shares = 1  # into which the ranks cut a global batch: ranks that share a model have the same one
+    micro_batches = 1  # into which a share is cut
+    chunks = 1  # of time, into which a micro-batch is cut
     gradient_scale = 1  # the number of ranks if gradients or weights are *averaged* afterwards
     mesh_in_words = ""  # how the ranks divide the work, for the summary of a run
     applies_precision = False  # whether the forward pass is known to run in the requested precision

@@ -80,7 +80,7 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
 def bar(x: float, y: float, tall: float, parts: Iterable[tuple[str, float, str]], after: str = "") -> str:
     """Return the parts of a bar side by side: (class, width, words), with the words where they fit.
 
-    `after` stands behind the last one.
+    `after` is written to the right of the last one.
     """
     shapes, middle = [], y + tall / 2 + 4.5
     for class_, width, words in parts:
@@ -151,7 +151,7 @@ class Drawing(Displayed):
 
 
 def diagram(name: str) -> Drawing:
-    """Return a diagram that is always the same: a file of the folder `diagrams`, whose title is its description."""
+    """Return a diagram that is always the same: a file in the folder `diagrams`, whose title is its description."""
     files = {file.stem: file for file in sorted(DIAGRAMS.glob("*.svg"))}
     if name not in files:
         raise ValueError(f"there is no diagram {name!r}: choose among {', '.join(files)}")

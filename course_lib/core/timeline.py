@@ -1,4 +1,4 @@
-"""Timelines: one row per rank, one bar per span, one arrow per message; one rank of several runs; a rank's blocks."""
+"""Timelines: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the
 
 
 def draw_timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
-    """Draw what a run recorded, or the last cell of a team, with rank 0 on top. Time starts at the first span. For a
-    list of spans, give the number of `ranks`.
+    """Draw what a run recorded, or the last cell of a team of live ranks. Time starts at the first span.
 
-    You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
-    shows exposed communication, which no computation hides.
+    Rank 0 is on top. For a list of spans, give the number of `ranks`. You can also draw a trace file from
+    `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture shows exposed communication, which
+    no computation hides.
 
     Spans that run *during* another span on the same rank are drawn at half height, so that both are visible. Messages
     are always drawn below.

@@ -40,9 +40,9 @@ SUPERVISOR_IS_GONE = (
 
 
 class Listener:
-    """Listens to one launch, or to one task of live ranks, until it has returned or failed.
+    """Listens to one launch, or to one task of live ranks (see `live`), until it has returned or failed.
 
-    `task` is the number of a live task, whose ranks have started long ago; `idle` are the ranks that don't run it.
+    `task` is 0 for a launch, otherwise the number of the task; its ranks already run, and `idle` ones don't take part.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How long to wait for processes on a machine that may be busy with something else.
+"""How long to wait for processes on a machine that may be busy with something else: `WallTime` and `FairTime`.
 
 In wall-clock time, a correct program takes ten times as long if ten others are running. So we count the CPU time that
 it gets and the time it sleeps, and limit the wall-clock time only as a last resort. The numbers for a process and its

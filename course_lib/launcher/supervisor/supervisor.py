@@ -1,6 +1,6 @@
 """The process between a notebook and its ranks: it starts the ranks, forwards their messages, and ends them.
 
-There is one supervisor per launch, and it is the ancestor of all of the launch's processes. It runs none of the
+There is one supervisor per launch, and it is the ancestor of all the launch's processes. It runs none of the
 learner's code, so nothing a rank does can stop it. When the notebook closes the connection, or is killed, the
 supervisor ends every process that its ranks have started, and then itself.
 """
