@@ -22,31 +22,6 @@ Offsets = tuple[int, ...]
 SAMPLED = 16  # values of a piece that replicas compare
 
 
-def shares(units: int, ranks: int) -> list[int]:
-    """Return how many units each rank has, as equal as possible, for tensor parallelism: 8 on 5 ranks are 2 2 2 1 1."""
-    share, extra = divmod(units, ranks)
-    return [share + (rank < extra) for rank in range(ranks)]
-
-
-def local_rows(rows: int, place: int, ranks: int) -> range:
-    """Return the rows of a parameter on the rank at `place`: 8 on 5 ranks are 2 2 2 2 0, as in FSDP2 and `torch.chunk`.
-
-    All ranks but the last ones have the same number, so that they can gather into one padded buffer without copies.
-    """
-    rows_per_rank = -(-rows // ranks)
-    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor on this rank. A `DTensor` has the shape of the whole; this returns its local rows."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
-
-
-def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
-    return hasattr(tensor, "to_local")
-
-
 class BadShards(ValueError):
     """The ranks' shards don't add up to a whole model. The message says which rank's shard is wrong."""
 
@@ -224,6 +199,31 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients
                 target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
                 target[tuple(slice(span.start, span.stop) for span in _box(offsets, piece.shape))] = piece
     return joined
+
+
+def shares(units: int, ranks: int) -> list[int]:
+    """Return how many units each rank has, as equal as possible, for tensor parallelism: 8 on 5 ranks are 2 2 2 1 1."""
+    share, extra = divmod(units, ranks)
+    return [share + (rank < extra) for rank in range(ranks)]
+
+
+def local_rows(rows: int, place: int, ranks: int) -> range:
+    """Return the rows of a parameter on the rank at `place`: 8 on 5 ranks are 2 2 2 2 0, as in FSDP2 and `torch.chunk`.
+
+    All ranks but the last ones have the same number, so that they can gather into one padded buffer without copies.
+    """
+    rows_per_rank = -(-rows // ranks)
+    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor on this rank. A `DTensor` has the shape of the whole; this returns its local rows."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
+    return hasattr(tensor, "to_local")
 
 
 def all_gather(*arguments: Any, **options: Any) -> Any:

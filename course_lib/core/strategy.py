@@ -28,8 +28,6 @@ StatesByMicroBatch = dict[int, States]  # by the number of the micro-batch; 0 if
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
-
 
 class Strategy:
     """Owns a model (or this rank's part of it), its optimizer, and the states carried from batch to batch.
@@ -121,6 +119,11 @@ class Strategy:
         """Run the forward pass. Returns the outputs and the final states of the sequences."""
         return self.model(inputs, states)
 
+    def precision(self) -> contextlib.AbstractContextManager:
+        """Return the context in which the forward pass and the loss run."""
+        self.applies_precision = True
+        return torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
+
     def backward(self, total: Tensor, global_count: Tensor) -> None:
         """Run the backward pass of a summed loss over the global count. If no step counts, the gradient is zero."""
         scaled = total if self.gradient_scale == 1 or self.scaler else total * self.gradient_scale
@@ -188,11 +191,6 @@ class Strategy:
             )
         return total, count
 
-    def precision(self) -> contextlib.AbstractContextManager:
-        """Return the context in which the forward pass and the loss run."""
-        self.applies_precision = True
-        return torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
-
 
 class Single(Strategy):
     """One device, one process: forward, backward, update."""
@@ -254,6 +252,9 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     with span("communication"):
         dist.all_reduce(tensor, group=group)
     return tensor
+
+
+FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
 
 
 @dataclass

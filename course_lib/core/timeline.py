@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LETTERS_IN_A_ROW = 55  # in a legend
+CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
 MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank computes at the same time
 
 
@@ -107,9 +108,6 @@ def _format(axes: Axes, rows: Sequence[str], unit: str, paced: bool, sleeping: s
 def _time_unit(longest: float) -> tuple[str, float]:
     """Return a readable unit for times up to `longest` seconds, and the factor that converts seconds to it."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
-
-
-CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
 
 
 def draw_comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:
