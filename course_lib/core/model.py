@@ -48,10 +48,10 @@ class Embed(nn.Module):
 class Project(nn.Module):
     """(steps, sequences, inputs) to (steps, sequences, width): the first block for numbers, and the last block."""
 
-    def __init__(self, width: int, outputs: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, outputs)
-        self.width = outputs
+        self.linear = nn.Linear(inputs, width)
+        self.width = width
 
     @property
     def block_size(self) -> BlockSize:

@@ -134,13 +134,13 @@ def gather_outlines(
             places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
             samples.append(piece.reshape(-1)[places].cpu())
         outlines[name] = Outline(tuple(shard.shape), str(shard.tensor.dtype), boxes, shard.copy, tuple(samples))
-    return _gathered(outlines, group) if dist.is_initialized() else [outlines]
+    return _all_gather_objects(outlines, group) if dist.is_initialized() else [outlines]
 
 
-def _gathered(thing: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Return the group's things, in the order of its ranks."""
+def _all_gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """Return every rank's value, in the order of the group's ranks."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, thing, group)
+    dist.all_gather_object(gathered, value, group)
     return gathered
 
 
@@ -191,7 +191,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients
         for name, shard in shards.items()
         if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
     }
-    gathered = [] if group is None else _gathered(local, group)
+    gathered = [] if group is None else _all_gather_objects(local, group)
     joined: NamedTensors = {}
     for part in [*gathered, local]:  # the local part comes last, so that a rank reports its copy of a replica
         for name, (shape, pieces) in part.items():

@@ -269,15 +269,15 @@ class GradientScaler:
     scale: float = FIRST_SCALE
     updates_since_overflow: int = 0
 
-    def unscale(self, parameters: Iterable[Parameter], times: int, device: torch.device) -> bool:
+    def unscale(self, parameters: Iterable[Parameter], gradient_scale: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
-        They are also multiplied by `times` here: before the backward pass, this would happen in float16.
+        They are also multiplied by `gradient_scale` here: before the backward pass, this would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
         for parameter in parameters:
             if parameter.grad is not None:
-                gradient = local_part(parameter.grad).mul_(times / self.scale)
+                gradient = local_part(parameter.grad).mul_(gradient_scale / self.scale)
                 finite *= gradient.isfinite().all()
         if dist.is_initialized():
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)

@@ -58,7 +58,7 @@ class CallLog:
         _installed.append(self)
 
     def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
-        """Return the number of messages on each line (kind, group, peer, tag)."""
+        """Return the number of messages on each channel (kind, group, peer, tag)."""
         return Counter(self._sent)
 
     def name_of(self, group: Any, over_nccl: bool = False) -> str:
@@ -67,7 +67,7 @@ class CallLog:
 
     def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[LoggedMessage]:
         """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
-        return [message for message in self._messages if message.number > before.get(message.line, 0)]
+        return [message for message in self._messages if message.number > before.get(message.channel, 0)]
 
     def new_generation(self) -> None:
         """Note that the default group was destroyed and re-created, so names and numbers start over."""
@@ -171,13 +171,13 @@ class CallLog:
             root = (self._details.get((group, number)) or ("", None))[1]
             return Wait(op, group, number, ranks, root, guessed=True), has_started
         other = ranks[peer] if peer < len(ranks) else peer
-        line = (op, group, other, 0)
+        channel = (op, group, other, 0)
         ahead = sum(
             flight_recorder.op_of(operation) == op and flight_recorder.peer_of(operation) == peer
             for operation in operations
             if operation.get("pg_id") == first.get("pg_id")
         )
-        return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), has_started
+        return Wait(op, group, self._sent.get(channel, 0) - ahead + 1, peer=other, guessed=True), has_started
 
     def latest_message(self) -> Wait | None:
         """Return this rank's last message, as a wait: NCCL blocks in the first message to a peer until it answers."""
@@ -223,10 +223,10 @@ class CallLog:
         ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and private_doors.goes_over_nccl(group, arguments)
         # NCCL ignores tags and matches messages by their order.
-        line = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
-        self._sent[line] += 1
+        channel = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
+        self._sent[channel] += 1
         dtype = str(tensor.dtype).removeprefix("torch.")
-        message = LoggedMessage(*line, self._sent[line], dtype, tuple(tensor.shape))
+        message = LoggedMessage(*channel, self._sent[channel], dtype, tuple(tensor.shape))
         self._messages.append(message)
         return message
 
@@ -239,7 +239,7 @@ class CallLog:
             self._works[work] = message.as_wait
         if not returned and message in self._messages:
             self._messages.remove(message)
-            self._sent[message.line] -= 1
+            self._sent[message.channel] -= 1
 
     def _begin_wait(self, work: Any, _arguments: tuple, _keywords: Mapping[str, Any]) -> None:
         self.moves += 1

@@ -82,8 +82,8 @@ def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Dead
     waits: dict[int, Wait] = {}
     for rank, record in records.items():
         if rank not in returned and record.alone and (wait := record.wait):
-            line = (wait.op, wait.group, wait.peer or 0, wait.tag)
-            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.sent.get(line, 0)
+            channel = (wait.op, wait.group, wait.peer or 0, wait.tag)
+            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.sent.get(channel, 0)
             if reached >= wait.number:  # otherwise it moved on while we recorded it
                 waits[rank] = wait
     needs = {rank: _needs(rank, wait, records, finished) for rank, wait in waits.items()}
@@ -117,10 +117,10 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, RankRecord], finished: s
     """
     if wait.peer is not None:
         other = records.get(wait.peer)
-        line = (ANSWER[wait.op], wait.group, rank, wait.tag)
+        channel = (ANSWER[wait.op], wait.group, rank, wait.tag)
         if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.sent:
             return set()
-        return {wait.peer} if other.sent.get(line, 0) < wait.number else set()
+        return {wait.peer} if other.sent.get(channel, 0) < wait.number else set()
     members = set(wait.members)
     if wait.op in NEEDS_ROOT:
         members &= {wait.root, *finished}

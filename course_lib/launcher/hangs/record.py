@@ -54,7 +54,7 @@ class LoggedMessage:
     shape: tuple[int, ...]
 
     @property
-    def line(self) -> tuple[str, str, int, int]:
+    def channel(self) -> tuple[str, str, int, int]:
         return (self.kind, self.group, self.peer, self.tag)
 
     @property
@@ -87,6 +87,6 @@ class RankRecord:
     calls: list[LoggedCall] = field(default_factory=list)
     messages: list[LoggedMessage] = field(default_factory=list)
     begun: dict[str, int] = field(default_factory=dict)  # number of the newest collective in each group
-    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per line
+    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per channel
     wait: Wait | None = None
     alone: bool = True  # no other Python thread is running that might communicate for this rank
