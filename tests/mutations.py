@@ -70,8 +70,8 @@ MUTATIONS = [
     Mutation(
         "a rank that only waits is called a deadlock",
         "launcher/hangs/deadlock.py",
-        "return {wait.peer} if other.sent.get(channel, 0) < wait.number else set()",
-        "return {wait.peer} if other.sent.get(channel, 0) <= wait.number else set()",
+        "return {wait.peer} if other.posted.get(channel, 0) < wait.number else set()",
+        "return {wait.peer} if other.posted.get(channel, 0) <= wait.number else set()",
     ),
     Mutation(
         "collectives of different shapes count as the same",

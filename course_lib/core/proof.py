@@ -32,7 +32,7 @@ AfterUpdate = tuple[float, NamedTensors, NamedTensors]  # the loss, the gradient
 class Difference:
     """The largest differences between a rank and the single process after one update, and where the worst one is."""
 
-    number: int
+    number: int  # of the update, from 1
     rank: int
     gradients: float
     parameters: float
@@ -49,7 +49,7 @@ class Proof:
     """The comparison after every update on every rank, in `steps`. It is truthy if all of them agree."""
 
     ranks: int
-    steps: tuple[Difference, ...]
+    steps: tuple[Difference, ...]  # one for each update and rank
 
     def __bool__(self) -> bool:
         return all(step.same for step in self.steps)

@@ -83,7 +83,7 @@ def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Dead
     for rank, record in records.items():
         if rank not in returned and record.alone and (wait := record.wait):
             channel = (wait.op, wait.group, wait.peer or 0, wait.tag)
-            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.sent.get(channel, 0)
+            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.posted.get(channel, 0)
             if reached >= wait.number:  # otherwise it moved on while we recorded it
                 waits[rank] = wait
     needs = {rank: _needs(rank, wait, records, finished) for rank, wait in waits.items()}
@@ -118,9 +118,9 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, RankRecord], finished: s
     if wait.peer is not None:
         other = records.get(wait.peer)
         channel = (ANSWER[wait.op], wait.group, rank, wait.tag)
-        if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.sent:
+        if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.posted:
             return set()
-        return {wait.peer} if other.sent.get(channel, 0) < wait.number else set()
+        return {wait.peer} if other.posted.get(channel, 0) < wait.number else set()
     members = set(wait.members)
     if wait.op in NEEDS_ROOT:
         members &= {wait.root, *finished}
@@ -180,7 +180,7 @@ def _unlike_messages(records: Mapping[int, RankRecord]) -> Difference | None:
         (m.peer, rank, m.group, m.tag, m.number): m
         for rank, record in records.items()
         for m in record.messages
-        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # otherwise numbers don't match up
+        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.posted  # else numbers don't match up
     }
     for rank, record in records.items():
         for send in (message for message in record.messages if message.kind == "send"):
