@@ -152,9 +152,9 @@ def test_an_all_to_all_must_expect_what_is_sent(expected, fits):
 def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
     calls = [
         ("site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
-        ("course_lib/lessons/lesson_10/mend_the_loss.py", 8, "all_reduce"),
+        ("course_lib/lessons/lesson_10/fix_the_loss.py", 8, "all_reduce"),
         ("answer.py", 3, "replica_loss"),
-        ("course_lib/lessons/lesson_10/mend_the_loss.py", 7, "drive"),
+        ("course_lib/lessons/lesson_10/fix_the_loss.py", 7, "drive"),
         ("course_lib/checks/inside/observe.py", 6, "observe"),
     ]
     dump = "".join(f'  File "/there/{file}", line {line} in {function}\n' for file, line, function in calls)
