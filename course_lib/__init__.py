@@ -1,13 +1,13 @@
 """Train an LSTM on many GPUs: the library behind the course.
 
-from course_lib import launch
+    from course_lib import launch
+    run = launch(fn, ranks=4)
 
-run = launch(fn, ranks=4)
-
-The packages follow the lessons, and each imports only from those before it:
+These packages follow the lessons, and each imports only from those before it:
 
 runtime, launcher (00, 08), core, messages (00), one_device (01), data_parallel (02, 04), padding (03),
 model_parallel (05), pipeline (06), sharding (07), clusters (08, 09), frameworks (10), transformer (12), train.
+The others hold the exercises (lessons, checks) and the course's tools (command, lab, classroom, grading, authoring).
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ MUTATIONS = [
     Mutation(
         "a rank that only waits is called a deadlock",
         "launcher/hangs/deadlock.py",
-        "return {wait.peer} if other.sent.get(line, 0) < wait.number else set()",
-        "return {wait.peer} if other.sent.get(line, 0) <= wait.number else set()",
+        "return {wait.peer} if other.posted.get(channel, 0) < wait.number else set()",
+        "return {wait.peer} if other.posted.get(channel, 0) <= wait.number else set()",
     ),
     Mutation(
         "collectives of different shapes count as the same",
@@ -82,7 +82,7 @@ MUTATIONS = [
     Mutation(
         "nothing is killed when a launch ends",
         "launcher/supervisor/supervisor.py",
-        "    for member in team:\n        member.kill()\n",
+        "    for member in members:\n        member.kill()\n",
         "    return\n",
     ),
     Mutation(

@@ -1,7 +1,7 @@
-"""What every lesson stands on: batches, the LSTM, the step that all strategies share, and the proof.
+"""What every lesson stands on: batches, the LSTM, the training step that all strategies share, and the proof.
 
-Read `batch`, `model`, `strategy`, `proof`; then `memory`, `metering`, `shards`. Pictures are made by `picture`, `svg`,
-`timeline`, `curves` and `explorer`.
+Read `batch`, `model`, `shards`, `strategy`, `proof`; then data (`adding`, `text`, `samplers`), costs (`memory`,
+`metering`), speed (`fast`, `pacing`) and pictures (`picture`, `svg`, `timeline`, `curves`, `explorer`).
 """
 
 from typing import TYPE_CHECKING

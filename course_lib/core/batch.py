@@ -15,44 +15,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 
-def check_at_least(least: int, problem: str, **arguments: int) -> None:
-    """Raise ValueError for an argument below `least`; `problem` completes the message."""
-    for name, value in arguments.items():
-        if value < least:
-            raise ValueError(f"{name}={value}: {problem}")
-
-
-def check_rank(rank: int, ranks: int) -> None:
-    """Raise ValueError unless the rank is from 0 to ranks - 1."""
-    check_at_least(1, "data needs at least one rank", ranks=ranks)
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank={rank}: with ranks={ranks}, give a rank from 0 to {ranks - 1}")
-
-
-def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Iterator[Tensor]:
-    """Yield each tensor on `device`; while the caller computes with one, the next is already being copied.
-
-    A GPU runs work in the order in which it was queued on a *stream*. A copy on the compute stream waits for everything
-    queued before it; on a second stream it overlaps, if the tensor is in pinned memory. On a CPU there is nothing to
-    copy, and the tensors are yielded unchanged.
-    """
-    if torch.device(device).type != "cuda":
-        yield from tensors
-        return
-    copying, computing = torch.cuda.Stream(device), torch.cuda.current_stream(device)
-    ahead = None
-    for tensor in chain(tensors, [None]):
-        arrived = ahead
-        if arrived is not None:
-            computing.wait_stream(copying)  # work queued from now on waits for this copy
-            arrived.record_stream(computing)  # do not reuse its memory before this stream is done with it
-        if tensor is not None:
-            with torch.cuda.stream(copying):
-                ahead = tensor.to(device, non_blocking=True)
-        if arrived is not None:
-            yield arrived
-
-
 @dataclass(frozen=True)
 class Batch:
     """Padded sequences, the target of each step, and which steps count.
@@ -180,3 +142,41 @@ def pad(sequences: list[Tensor], targets: list[Tensor], masks: list[Tensor] | No
         if [tuple(values.shape) for values in tensors] != [(length,) for length in lengths]:
             raise ValueError(f"{name} do not match the sequences: give one per sequence, of shape (length,)")
     return Batch(pad_sequence(sequences), pad_sequence(targets), torch.tensor(lengths), pad_sequence(masks))
+
+
+def copied_ahead(tensors: Iterable[Tensor], device: torch.device | str) -> Iterator[Tensor]:
+    """Yield each tensor on `device`; while the caller computes with one, the next is already being copied.
+
+    A GPU runs work in the order in which it was queued on a *stream*. A copy on the compute stream waits for everything
+    queued before it; on a second stream it overlaps, if the tensor is in pinned memory. On a CPU there is nothing to
+    copy, and the tensors are yielded unchanged.
+    """
+    if torch.device(device).type != "cuda":
+        yield from tensors
+        return
+    copying, computing = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+    ahead = None
+    for tensor in chain(tensors, [None]):
+        arrived = ahead
+        if arrived is not None:
+            computing.wait_stream(copying)  # work queued from now on waits for this copy
+            arrived.record_stream(computing)  # do not reuse its memory before this stream is done with it
+        if tensor is not None:
+            with torch.cuda.stream(copying):
+                ahead = tensor.to(device, non_blocking=True)
+        if arrived is not None:
+            yield arrived
+
+
+def check_at_least(least: int, problem: str, **arguments: int) -> None:
+    """Raise ValueError for an argument below `least`; `problem` completes the message."""
+    for name, value in arguments.items():
+        if value < least:
+            raise ValueError(f"{name}={value}: {problem}")
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """Raise ValueError unless the rank is from 0 to ranks - 1."""
+    check_at_least(1, "data needs at least one rank", ranks=ranks)
+    if not 0 <= rank < ranks:
+        raise ValueError(f"rank={rank}: with ranks={ranks}, give a rank from 0 to {ranks - 1}")

@@ -1,4 +1,4 @@
-"""Line plots, like losses over updates, and the padding of batches."""
+"""Line plots, such as losses over updates."""
 
 from __future__ import annotations
 

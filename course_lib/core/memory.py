@@ -1,7 +1,6 @@
-"""Predict the memory of a training step by formula, with and without the usual ways to save memory.
+"""Predict the memory of a training step by formula, with or without lower precision, recomputation and sharding.
 
-These are lower precision, recomputation and sharding. Nothing is run; the formulas need only the size of each block,
-from a real model or a made-up one.
+Nothing is run; the formulas need only the size of each block, from a real model or a made-up one.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ NUMBERS_PER_UNIT = 7
 
 @dataclass(frozen=True)
 class BlockSize:
-    """A block takes `inputs` numbers (or one of `inputs` tokens) per step and sequence, and outputs `width` numbers.
+    """A block's size: for each step, it takes `inputs` numbers (or one of `inputs` tokens) and returns `width` numbers.
 
-    `kind` is embedding, lstm or projection, or the name of any other type, whose parameters are `counted`.
+    `kind` is embedding, lstm or projection; any other block has its class's name, and its parameters are in `counted`.
     """
 
     kind: str

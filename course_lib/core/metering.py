@@ -29,6 +29,7 @@ from course_lib.runtime import private_doors
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+T = TypeVar("T")
 MAX_FORWARDS = 2000  # calls recorded per module class
 
 
@@ -163,9 +164,6 @@ class _Saved(tuple):
     def __del__(self) -> None:
         if self[1]:
             self[1]()
-
-
-T = TypeVar("T")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""The LSTM as a list of blocks that can be cut anywhere: between blocks for pipelines, in time for wavefronts.
+"""The LSTM as a list of blocks that can be cut between blocks, into pipeline stages, and in time, into chunks of steps.
 
-Every block takes (steps, sequences, ...) and a state, and returns the same; its outputs have `width` numbers for each
-step of each sequence. State is never hidden inside a module: the caller passes the state in and gets the new one back,
-so that a sequence can run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
+Every block takes (steps, sequences, ...) and a state, and returns (steps, sequences, width) and the new state.
+State is never hidden inside a module: the caller passes the state in and gets the new one back, so that a sequence can
+run in chunks, on any rank, and the gradient flows back through the state from chunk to chunk.
 
 Losses are sums with counts. Means don't add up: the mean of two ranks' means is not the mean over their tokens, unless
 both have the same number. Sums and counts do add up, over micro-batches, time chunks, ranks and stages. We divide once,
@@ -24,27 +24,6 @@ from course_lib.core.batch import Batch
 from course_lib.core.fast import Stack, run_lstm, stack_of
 from course_lib.core.memory import EMBEDDING, LSTM, PROJECTION, BlockSize
 from course_lib.runtime.machine import device
-
-
-@contextmanager
-def own_random_numbers() -> Iterator[None]:
-    """Restore the random number generators after this context, in which you may draw numbers and set seeds."""
-    target = device()
-    with torch.random.fork_rng([target] if target.type == "cuda" else []):
-        yield
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers and the random number generators at the end of this context."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with own_random_numbers():
-        try:
-            yield
-        finally:
-            for buffer, values in before:
-                buffer.data.copy_(values)  # hidden from autograd: a graph may have saved it, as BatchNorm's does
-
 
 State = tuple[Tensor, Tensor]  # (h, c), each (1, sequences, hidden)
 States = dict[int, State]  # by the block's place in the model; blocks without a state are left out
@@ -69,10 +48,10 @@ class Embed(nn.Module):
 class Project(nn.Module):
     """(steps, sequences, inputs) to (steps, sequences, width): the first block for numbers, and the last block."""
 
-    def __init__(self, width: int, outputs: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, outputs)
-        self.width = outputs
+        self.linear = nn.Linear(inputs, width)
+        self.width = width
 
     @property
     def block_size(self) -> BlockSize:
@@ -83,7 +62,7 @@ class Project(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same. On a GPU, cuDNN runs it.
+    """One LSTM layer: (steps, sequences, hidden) and (h, c) to the same shapes. On a GPU, cuDNN runs it.
 
     The forget gate starts open (bias 1): a new LSTM remembers everything, and learns what to forget.
     """
@@ -180,7 +159,7 @@ def detach_states(states: States) -> States:
     return {place: (h.detach(), c.detach()) for place, (h, c) in states.items()}
 
 
-Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Batch], tuple[Tensor, Tensor]]  # (outputs, batch) to (summed loss, counted steps)
 
 
 def squared_error(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -199,3 +178,23 @@ def cross_entropy(outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     targets = batch.targets.masked_fill(~batch.mask, ignored)
     total = functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=ignored, reduction="sum")
     return total, batch.mask.sum()
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Restore the random number generators after this context, in which you may draw numbers and set seeds."""
+    target = device()
+    with torch.random.fork_rng([target] if target.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers and the random number generators at the end of this context."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with own_random_numbers():
+        try:
+            yield
+        finally:
+            for buffer, values in before:
+                buffer.data.copy_(values)  # hidden from autograd: a graph may have saved it, as BatchNorm's does

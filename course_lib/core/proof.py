@@ -25,14 +25,14 @@ from course_lib.runtime.words import counted
 
 TOLERANCE = 1e-10
 TRIAL_TOLERANCE = 1e-6  # a block of your own may compute a part in float32
-AfterStep = tuple[float, NamedTensors, NamedTensors]  # the loss, the gradients and the parameters
+AfterUpdate = tuple[float, NamedTensors, NamedTensors]  # the loss, the gradients and the parameters
 
 
 @dataclass(frozen=True)
 class Difference:
     """The largest differences between a rank and the single process after one update, and where the worst one is."""
 
-    number: int
+    number: int  # of the update, from 1
     rank: int
     gradients: float
     parameters: float
@@ -46,10 +46,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """The comparison, step by step and rank by rank. It is truthy if all of them agree."""
+    """The comparison after every update on every rank, in `steps`. It is truthy if all of them agree."""
 
     ranks: int
-    steps: tuple[Difference, ...]
+    steps: tuple[Difference, ...]  # one for each update and rank
 
     def __bool__(self) -> bool:
         return all(step.same for step in self.steps)
@@ -105,21 +105,21 @@ def prove_all(
     with own_random_numbers(), dropout_by_feature():
         _check_draws_nothing(_seeded(model, rank=0), batches[0])
 
-    def train_on_ranks() -> list[list[AfterStep]]:
+    def train_on_ranks() -> list[list[AfterUpdate]]:
         reports = []
         for options in variations:
             trained = strategy(_seeded(model, dist.get_rank()), optimizer, loss, **options)
             check_is_strategy(trained)
             check_outlines(gather_outlines(trained.checked_shards()))
             with dropout_by_feature():
-                reports.append([_after_step(trained, batch) for batch in batches])
+                reports.append([_update(trained, batch) for batch in batches])
         return reports
 
     @cache
-    def train_twin(**options: Any) -> list[AfterStep]:
+    def train_twin(**options: Any) -> list[AfterUpdate]:
         with own_random_numbers(), dropout_by_feature():  # restores the caller's random numbers
             twin = Single(_seeded(model, rank=0), optimizer, loss, **options)
-            return [_after_step(twin, batch) for batch in batches]
+            return [_update(twin, batch) for batch in batches]
 
     run = launch(train_on_ranks, ranks=ranks, timeout=60 * len(variations))
     proofs = []
@@ -159,7 +159,7 @@ def check_blocks(make: Callable[..., Strategy], model: SequenceModel, loss: Loss
         size = f"{counted(few.steps, 'step')} of {counted(few.sequences, 'sequence')}"
         try:  # alone first: what fails here fails on every rank, and leaves none waiting for another
             _check_draws_nothing(whole, few)
-            expected = _after_step(Single(whole, sgd, loss, carry_state=trial.carry_state), few)
+            expected = _update(Single(whole, sgd, loss, carry_state=trial.carry_state), few)
         except Exception as error:  # your block may raise anything
             if trial.rank == 0:
                 reason = " ".join(str(error).split())
@@ -169,7 +169,7 @@ def check_blocks(make: Callable[..., Strategy], model: SequenceModel, loss: Loss
                     stacklevel=2,
                 )
             return
-        off = _compare(1, trial.rank, _after_step(trial, few), expected)
+        off = _compare(1, trial.rank, _update(trial, few), expected)
     if max(off.gradients, off.loss) > TRIAL_TOLERANCE:
         raise ValueError(
             f"{type(trial).__name__} does not train {', '.join(foreign)} as one process does: after one update on "
@@ -214,21 +214,21 @@ def _seeded(model: Callable[[], SequenceModel], rank: int) -> SequenceModel:
     return model().double()
 
 
-def _after_step(strategy: Strategy, batch: Batch) -> AfterStep:
+def _update(strategy: Strategy, batch: Batch) -> AfterUpdate:
     value, _ = strategy.step(strategy.share(batch))
     return value.item(), strategy.full_gradients(), strategy.full_state()
 
 
-def _compare(number: int, rank: int, found: AfterStep, true: AfterStep) -> Difference:
+def _compare(number: int, rank: int, found: AfterUpdate, twin: AfterUpdate) -> Difference:
     off = []
-    for kind, actual, expected in zip(("gradients", "parameters"), found[1:], true[1:], strict=True):
+    for kind, actual, expected in zip(("gradients", "parameters"), found[1:], twin[1:], strict=True):
         if odd := sorted(actual.keys() ^ expected.keys()):
             has = "the whole model has and it does not" if odd[0] in expected else "it has and the whole model does not"
             raise ValueError(f"rank {rank} reports different {kind} than the whole model has: {odd[0]}, which {has}")
         off.append({name: _distance(actual[name], expected[name]) for name in actual})
     gradients, parameters = off
     worst = max(gradients, key=gradients.get)
-    loss = _distance(*torch.tensor([found[0], true[0]], dtype=torch.float64))
+    loss = _distance(*torch.tensor([found[0], twin[0]], dtype=torch.float64))
     return Difference(number, rank, gradients[worst], max(parameters.values()), loss, worst)
 
 

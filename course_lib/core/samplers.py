@@ -1,6 +1,6 @@
 """Which examples each rank trains on, and when.
 
-Every sampler here computes *global* batches from the seed and the epoch alone, and deals each of them out to the ranks.
+Every sampler here computes *global* batches from the seed and the epoch alone, and splits each among the ranks.
 So the ranks agree without a message, and with any world size they train on the same data as one process would. Every
 rank makes the same number of steps, because a rank that makes one fewer would hang the others.
 """

@@ -1,4 +1,4 @@
-"""Which part of the whole model a rank has. A strategy declares it, and comparing, saving and resuming rely on it."""
+"""Which part of the whole model a rank has: a strategy declares it; the proof, clipping and checkpoints use it."""
 
 from __future__ import annotations
 
@@ -20,31 +20,6 @@ if TYPE_CHECKING:
 NamedTensors = dict[str, Tensor]
 Offsets = tuple[int, ...]
 SAMPLED = 16  # values of a piece that replicas compare
-
-
-def shares(units: int, ranks: int) -> list[int]:
-    """Return how many units each rank has, as equal as possible: 8 on 5 ranks are 2 2 2 1 1. Tensor parallelism's."""
-    share, extra = divmod(units, ranks)
-    return [share + (rank < extra) for rank in range(ranks)]
-
-
-def local_rows(rows: int, place: int, ranks: int) -> range:
-    """Return the rows of a parameter on the rank at `place`: 8 on 5 ranks are 2 2 2 2 0, as in FSDP2 and `torch.chunk`.
-
-    All ranks but the last ones have the same number, so that they can gather into one padded buffer without copies.
-    """
-    rows_per_rank = -(-rows // ranks)
-    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """Return the part of a tensor on this rank. A `DTensor` has the shape of the whole; this returns its local rows."""
-    return tensor.to_local() if is_sharded(tensor) else tensor
-
-
-def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
-    return hasattr(tensor, "to_local")
 
 
 class BadShards(ValueError):
@@ -159,13 +134,13 @@ def gather_outlines(
             places = [(piece.numel() - 1) * number // (SAMPLED - 1) for number in range(SAMPLED)]
             samples.append(piece.reshape(-1)[places].cpu())
         outlines[name] = Outline(tuple(shard.shape), str(shard.tensor.dtype), boxes, shard.copy, tuple(samples))
-    return _gathered(outlines, group) if dist.is_initialized() else [outlines]
+    return _all_gather_objects(outlines, group) if dist.is_initialized() else [outlines]
 
 
-def _gathered(thing: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Return the group's things, in the order of its ranks."""
+def _all_gather_objects(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """Return every rank's value, in the order of the group's ranks."""
     gathered: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(gathered, thing, group)
+    dist.all_gather_object(gathered, value, group)
     return gathered
 
 
@@ -192,10 +167,10 @@ def check_outlines(ranks: Sequence[Outlines]) -> None:
         for (box, (rank, _)), (other_box, (other_rank, _)) in combinations(boxes.items(), 2):
             if all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(box, other_box, strict=True)):
                 both = f"{_in_words(box)} on rank {rank} and {_in_words(other_box)} on rank {other_rank}"
-                raise _bad_sum(name, f"is twice where {both} overlap")
+                raise _bad_sum(name, f"overlaps: {both}")
         numbers, found = math.prod(outline.shape), sum(math.prod(map(len, box)) for box in boxes)
         if found != numbers:
-            raise _bad_sum(name, f"is not all there: the ranks have {found} of its {numbers} numbers")
+            raise _bad_sum(name, f"is incomplete: the ranks have {found} of its {numbers} numbers")
 
 
 def _in_words(box: Box) -> str:
@@ -216,7 +191,7 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients
         for name, shard in shards.items()
         if (values := shard.tensor.grad if gradients else shard.tensor.detach()) is not None
     }
-    gathered = [] if group is None else _gathered(local, group)
+    gathered = [] if group is None else _all_gather_objects(local, group)
     joined: NamedTensors = {}
     for part in [*gathered, local]:  # the local part comes last, so that a rank reports its copy of a replica
         for name, (shape, pieces) in part.items():
@@ -224,6 +199,31 @@ def join(shards: Mapping[str, Shard], group: dist.ProcessGroup | None, gradients
                 target = joined.setdefault(name, torch.zeros(shape, dtype=piece.dtype))
                 target[tuple(slice(span.start, span.stop) for span in _box(offsets, piece.shape))] = piece
     return joined
+
+
+def shares(units: int, ranks: int) -> list[int]:
+    """Return how many units each rank has, as equal as possible, for tensor parallelism: 8 on 5 ranks are 2 2 2 1 1."""
+    share, extra = divmod(units, ranks)
+    return [share + (rank < extra) for rank in range(ranks)]
+
+
+def local_rows(rows: int, place: int, ranks: int) -> range:
+    """Return the rows of a parameter on the rank at `place`: 8 on 5 ranks are 2 2 2 2 0, as in FSDP2 and `torch.chunk`.
+
+    All ranks but the last ones have the same number, so that they can gather into one padded buffer without copies.
+    """
+    rows_per_rank = -(-rows // ranks)
+    return range(min(rows, place * rows_per_rank), min(rows, (place + 1) * rows_per_rank))
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor on this rank. A `DTensor` has the shape of the whole; this returns its local rows."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Return whether a tensor is a `DTensor`. Importing that class takes a second, and plain tensors don't need it."""
+    return hasattr(tensor, "to_local")
 
 
 def all_gather(*arguments: Any, **options: Any) -> Any:

@@ -24,11 +24,9 @@ from course_lib.runtime.machine import device
 from course_lib.runtime.trace import span
 
 MakeOptimizer = Callable[[Iterable[Parameter]], Optimizer]
-StatesByMicroBatch = dict[int, States]
+StatesByMicroBatch = dict[int, States]  # by the number of the micro-batch; 0 if a share is not cut
 
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
 
 
 class Strategy:
@@ -43,9 +41,9 @@ class Strategy:
     `autocast`, `torch.bfloat16` or `torch.float16`, the forward pass runs in this dtype, and the loss in float32.
     """
 
-    micro_batches = 1  # per share
-    chunks = 1  # of time, per micro-batch
-    shares = 1  # per batch, over all ranks
+    shares = 1  # into which the ranks cut a global batch: ranks that share a model have the same one
+    micro_batches = 1  # into which a share is cut
+    chunks = 1  # of time, into which a micro-batch is cut
     gradient_scale = 1  # the number of ranks if gradients or weights are *averaged* afterwards
     mesh_in_words = ""  # how the ranks divide the work, for the summary of a run
     applies_precision = False  # whether the forward pass is known to run in the requested precision
@@ -121,6 +119,11 @@ class Strategy:
         """Run the forward pass. Returns the outputs and the final states of the sequences."""
         return self.model(inputs, states)
 
+    def precision(self) -> contextlib.AbstractContextManager:
+        """Return the context in which the forward pass and the loss run."""
+        self.applies_precision = True
+        return torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
+
     def backward(self, total: Tensor, global_count: Tensor) -> None:
         """Run the backward pass of a summed loss over the global count. If no step counts, the gradient is zero."""
         scaled = total if self.gradient_scale == 1 or self.scaler else total * self.gradient_scale
@@ -188,11 +191,6 @@ class Strategy:
             )
         return total, count
 
-    def precision(self) -> contextlib.AbstractContextManager:
-        """Return the context in which the forward pass and the loss run."""
-        self.applies_precision = True
-        return torch.autocast(self.device.type, self.autocast) if self.autocast else contextlib.nullcontext()
-
 
 class Single(Strategy):
     """One device, one process: forward, backward, update."""
@@ -256,6 +254,9 @@ def sum_over_ranks(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Te
     return tensor
 
 
+FIRST_SCALE, GROWTH_INTERVAL = 2.0**16, 2000  # the defaults of `torch.amp.GradScaler`
+
+
 @dataclass
 class GradientScaler:
     """Keeps small gradients from vanishing in float16: multiplies the loss by `scale`, and divides the gradients by it.
@@ -268,15 +269,15 @@ class GradientScaler:
     scale: float = FIRST_SCALE
     updates_since_overflow: int = 0
 
-    def unscale(self, parameters: Iterable[Parameter], times: int, device: torch.device) -> bool:
+    def unscale(self, parameters: Iterable[Parameter], gradient_scale: int, device: torch.device) -> bool:
         """Divide this rank's gradients by the scale, and return whether the gradients of all ranks are finite.
 
-        They are also multiplied by `times` here: before the backward pass, this would happen in float16.
+        They are also multiplied by `gradient_scale` here: before the backward pass, this would happen in float16.
         """
         finite = torch.ones((), dtype=torch.uint8, device=device)
         for parameter in parameters:
             if parameter.grad is not None:
-                gradient = local_part(parameter.grad).mul_(times / self.scale)
+                gradient = local_part(parameter.grad).mul_(gradient_scale / self.scale)
                 finite *= gradient.isfinite().all()
         if dist.is_initialized():
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)

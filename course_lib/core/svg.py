@@ -65,7 +65,7 @@ def text(x: float, y: float, words: str, class_: str = "ink", anchor: str = "sta
 def breadth(words: str) -> float:
     """Return roughly how wide words are in a page's type of 14 px."""
     narrow, thin, wide = "ijl.,'|", "frt- ()", "mwMW"
-    return sum(4.0 if at in narrow else 5.4 if at in thin else 11.6 if at in wide else 8.5 for at in words)
+    return sum(4.0 if c in narrow else 5.4 if c in thin else 11.6 if c in wide else 8.5 for c in words)
 
 
 def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
@@ -77,14 +77,14 @@ def legend(entries: Iterable[tuple[str, str]], x: float, y: float) -> str:
     return "".join(drawn)
 
 
-def bar(x: float, y: float, tall: float, parts: Iterable[tuple[str, float, str]], after: str = "") -> str:
+def bar(x: float, y: float, height: float, parts: Iterable[tuple[str, float, str]], after: str = "") -> str:
     """Return the parts of a bar side by side: (class, width, words), with the words where they fit.
 
-    `after` stands behind the last one.
+    `after` is written to the right of the last one.
     """
-    shapes, middle = [], y + tall / 2 + 4.5
+    shapes, middle = [], y + height / 2 + 4.5
     for class_, width, words in parts:
-        shapes.append(box(x, y, width - 1, tall, class_))
+        shapes.append(box(x, y, width - 1, height, class_))
         if words and breadth(words) + 2 <= width:
             ink = "on-dark" if class_ in ("parameters", "forward") else "on-light"
             shapes.append(text(x + width / 2, middle, words, ink, "middle"))
@@ -151,7 +151,7 @@ class Drawing(Displayed):
 
 
 def diagram(name: str) -> Drawing:
-    """Return a diagram that is always the same: a file of the folder `diagrams`, whose title is its description."""
+    """Return a diagram that is always the same: a file in the folder `diagrams`, whose title is its description."""
     files = {file.stem: file for file in sorted(DIAGRAMS.glob("*.svg"))}
     if name not in files:
         raise ValueError(f"there is no diagram {name!r}: choose among {', '.join(files)}")

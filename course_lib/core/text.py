@@ -182,7 +182,7 @@ Reader = Callable[[int, int], tuple[int, int]]  # (rank, ranks) -> (reader, read
 
 
 def by_rank_and_worker(rank: int, ranks: int) -> tuple[int, int]:
-    """(reader, readers): every worker of every rank is a reader of its own."""
+    """Return (reader, readers) such that every worker of every rank is a separate reader."""
     worker = get_worker_info()
     if worker is None:
         return rank, ranks

@@ -1,4 +1,4 @@
-"""Timelines: one row per rank, one bar per span, one arrow per message; one rank of several runs; a rank's blocks."""
+"""Timelines: one row per rank, one bar per span, one arrow per message; or one rank of several runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LETTERS_IN_A_ROW = 55  # in a legend
+CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
 MESSAGES = ("communication", EXPOSED, "send", "receive")  # drawn below what the rank computes at the same time
 
 
 def draw_timeline(run: Run | Team | Sequence[Span] | str | Path, ranks: int | None = None) -> Picture:
-    """Draw what a run recorded, or the last cell of a team, with rank 0 on top. Time starts at the first span. For a
-    list of spans, give the number of `ranks`.
+    """Draw what a run recorded, or the last cell of a team of live ranks. Time starts at the first span.
 
-    You can also draw a trace file from `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture
-    shows exposed communication, which no computation hides.
+    Rank 0 is on top. For a list of spans, give the number of `ranks`. You can also draw a trace file from
+    `run.trace(FILE)` or `course train --profile FILE`; with a profile, the picture shows exposed communication, which
+    no computation hides.
 
     Spans that run *during* another span on the same rank are drawn at half height, so that both are visible. Messages
     are always drawn below.
@@ -107,9 +108,6 @@ def _format(axes: Axes, rows: Sequence[str], unit: str, paced: bool, sleeping: s
 def _time_unit(longest: float) -> tuple[str, float]:
     """Return a readable unit for times up to `longest` seconds, and the factor that converts seconds to it."""
     return ("seconds", 1.0) if longest >= 2 else ("milliseconds", 1000.0)
-
-
-CHARACTER = 0.015  # the width of a label's character, as a share of the picture's
 
 
 def draw_comparison(runs: Mapping[str, Run], rank: int = 0) -> Picture:

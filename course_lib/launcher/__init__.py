@@ -1,9 +1,9 @@
 """Run one function on many ranks: on this machine, on a Slurm cluster, or as a job under torchrun (lessons 00 and 08).
 
-Three processes work together, and a folder says which one runs its code: `notebook` calls `launch` and listens,
-`supervisor` starts the ranks and ends them, `rank` joins the process group and runs your function; `wire` is what
-travels between them. Read `notebook.launch`, `supervisor.supervisor` and `rank.main`; then `hangs`, which finds out
-who waits for whom.
+A folder says which process runs its code: `notebook` (or a script) calls `launch` and listens, the `supervisor` starts
+and ends the ranks, and each `rank` joins the process group and runs your function; `wire` is what travels between them.
+Read `notebook.launch`, `supervisor.supervisor`, `rank.main`, `notebook.listener`; then `hangs`: why a launch failed.
+Later: `live` keeps ranks alive between cells, `jobs` runs them on clusters, `tracing` records what they did, and when.
 """
 
 from typing import TYPE_CHECKING

@@ -25,7 +25,7 @@ def in_collective(number: int, op: str = "all_reduce", root: int | None = None, 
 
 def receiving(peer: int, number: int = 1, sent: dict | None = None) -> RankRecord:
     posted = {("recv", "g", peer, 0): number}
-    return RankRecord(wait=Wait("recv", "g", number, peer=peer), sent=posted | (sent or {}))
+    return RankRecord(wait=Wait("recv", "g", number, peer=peer), posted=posted | (sent or {}))
 
 
 def through(number: int, **more) -> RankRecord:
@@ -58,7 +58,7 @@ IN_G = Wait("all_reduce", "g", 2, (0, 1))
 NO_DEADLOCK = {
     "one still computes": ({0: in_collective(3), 1: through(2), 2: in_collective(3)}, set()),
     "all have come": ({0: in_collective(3), 1: in_collective(3), 2: in_collective(3), 3: in_collective(3)}, set()),
-    "the message is on its way": ({0: receiving(1), 1: RankRecord(sent={("send", "g", 0, 0): 1})}, {1}),
+    "the message is on its way": ({0: receiving(1), 1: RankRecord(posted={("send", "g", 0, 0): 1})}, {1}),
     "a thread may still help": ({0: in_collective(3), 1: through(2, alone=False)}, {1}),
     "the one who waits has threads": ({0: in_collective(3, alone=False), 1: through(2)}, {1}),
     "a broadcast waits for its root alone": (
@@ -66,7 +66,7 @@ NO_DEADLOCK = {
         set(),
     ),
     "somebody takes what comes from anybody": (
-        {0: RankRecord(wait=Wait("send", "g", 1, peer=1)), 1: RankRecord(sent={("recv", "g", ANYBODY, 0): 1})},
+        {0: RankRecord(wait=Wait("send", "g", 1, peer=1)), 1: RankRecord(posted={("recv", "g", ANYBODY, 0): 1})},
         {1},
     ),
     "one moved on while it was recorded": (
@@ -152,9 +152,9 @@ def test_an_all_to_all_must_expect_what_is_sent(expected, fits):
 def test_a_function_that_a_check_hands_out_does_not_hide_the_learners_line():
     calls = [
         ("site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
-        ("course_lib/lessons/lesson_10/mend_the_loss.py", 8, "all_reduce"),
+        ("course_lib/lessons/lesson_10/fix_the_loss.py", 8, "all_reduce"),
         ("answer.py", 3, "replica_loss"),
-        ("course_lib/lessons/lesson_10/mend_the_loss.py", 7, "drive"),
+        ("course_lib/lessons/lesson_10/fix_the_loss.py", 7, "drive"),
         ("course_lib/checks/inside/observe.py", 6, "observe"),
     ]
     dump = "".join(f'  File "/there/{file}", line {line} in {function}\n' for file, line, function in calls)

@@ -1,1 +1,1 @@
-"""Explain why a launch failed: where each rank is, which collectives it called, which peers it lost."""
+"""Why a launch failed, from each rank's calls and stack. Read `record`, `call_log`, `deadlock`, `stacks`, `errors`."""

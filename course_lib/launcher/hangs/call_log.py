@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.launcher.hangs import flight_recorder
-from course_lib.launcher.hangs.record import ANYBODY, LoggedCall, LoggedMessage, RankRecord, Splits, Wait
+from course_lib.launcher.hangs.record import ANYBODY, Channel, LoggedCall, LoggedMessage, RankRecord, Splits, Wait
 from course_lib.runtime import private_doors
 
 MAX_ENTRIES = 2000  # same as the flight recorder
@@ -33,14 +33,14 @@ class CallLog:
     """The log of one rank: its calls write to the log, and the thread that answers the supervisor reads it."""
 
     def __init__(self) -> None:
-        self._details: dict[tuple[str, int], Details] = {}
+        self._details: dict[tuple[str, int], Details] = {}  # by group and the call's order in it
         self._messages: deque[LoggedMessage] = deque(maxlen=MAX_ENTRIES)
-        self._sent: Counter[tuple[str, str, int, int]] = Counter()
+        self._posted: Counter[Channel] = Counter()  # sends or receives, by channel
         self._works: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self._waits: dict[int, Wait | None] = {}  # by thread
         self.waits_so_far = 0  # completed waits
         self.moves = 0  # calls, messages and waits: if it grows, the rank has moved, even if it is on the same line
-        self._newest: dict[str, int] = {}
+        self._newest: dict[str, int] = {}  # the number of the newest collective, by group
         self._ended: dict[tuple[str, int], float] = {}  # wall-clock time at which the wait for a call returned
         self._generations = [0]  # when each default group was created, in nanoseconds
         self._first_generation = 0
@@ -57,17 +57,17 @@ class CallLog:
         watch_calls(dist.Work, "wait", self._begin_wait, self._end_wait)
         _installed.append(self)
 
-    def messages_so_far(self) -> Counter[tuple[str, str, int, int]]:
-        """Return the number of messages on each line (kind, group, peer, tag)."""
-        return Counter(self._sent)
+    def messages_so_far(self) -> Counter[Channel]:
+        """Return the number of messages on each channel."""
+        return Counter(self._posted)
 
     def name_of(self, group: Any, over_nccl: bool = False) -> str:
         """Return the name that this log uses for a group."""
         return f"{self._first_generation + len(self._generations) - 1}/{group.group_name}{NCCL if over_nccl else ''}/0"
 
-    def messages_since(self, before: Mapping[tuple[str, str, int, int], int]) -> list[LoggedMessage]:
+    def messages_since(self, before: Mapping[Channel, int]) -> list[LoggedMessage]:
         """Return the messages after the counts in `before`. Only the last 2000 are still in the log."""
-        return [message for message in self._messages if message.number > before.get(message.line, 0)]
+        return [message for message in self._messages if message.number > before.get(message.channel, 0)]
 
     def new_generation(self) -> None:
         """Note that the default group was destroyed and re-created, so names and numbers start over."""
@@ -80,7 +80,7 @@ class CallLog:
 
     def start_over(self, generation: int) -> None:
         """Forget everything: live ranks have created a new default group, their `generation`-th."""
-        for table in (self._details, self._messages, self._sent, self._works, self._waits, self._newest, self._ended):
+        for table in (self._details, self._messages, self._posted, self._works, self._waits, self._newest, self._ended):
             table.clear()
         self._first_generation, self._generations = generation, [time.time_ns()]
 
@@ -88,7 +88,7 @@ class CallLog:
         """Return a snapshot of everything known now. `wait_of` is the thread whose wait counts as the rank's."""
         calls = self.calls()
         wait = self._wait(calls, wait_of) if wait_of is not None else None
-        return RankRecord(calls, list(self._messages), dict(self._newest), dict(self._sent), wait, alone)
+        return RankRecord(calls, list(self._messages), dict(self._newest), dict(self._posted), wait, alone)
 
     def calls(self) -> list[LoggedCall]:
         """Return the collectives this process has started, oldest first."""
@@ -171,13 +171,13 @@ class CallLog:
             root = (self._details.get((group, number)) or ("", None))[1]
             return Wait(op, group, number, ranks, root, guessed=True), has_started
         other = ranks[peer] if peer < len(ranks) else peer
-        line = (op, group, other, 0)
+        channel = (op, group, other, 0)
         ahead = sum(
             flight_recorder.op_of(operation) == op and flight_recorder.peer_of(operation) == peer
             for operation in operations
             if operation.get("pg_id") == first.get("pg_id")
         )
-        return Wait(op, group, self._sent.get(line, 0) - ahead + 1, peer=other, guessed=True), has_started
+        return Wait(op, group, self._posted.get(channel, 0) - ahead + 1, peer=other, guessed=True), has_started
 
     def latest_message(self) -> Wait | None:
         """Return this rank's last message, as a wait: NCCL blocks in the first message to a peer until it answers."""
@@ -217,16 +217,16 @@ class CallLog:
         self.moves += 1
         if len(arguments) < 3:  # a receive from any source
             tag = arguments[1] if len(arguments) == 2 else 0
-            self._sent["recv", self.name_of(group), ANYBODY, tag] += 1
+            self._posted["recv", self.name_of(group), ANYBODY, tag] += 1
             return None
         (tensor, *_), peer, tag = arguments[:3]
         ranks = private_doors.ranks_of_group(group)
         over_nccl = tensor.is_cuda and private_doors.goes_over_nccl(group, arguments)
         # NCCL ignores tags and matches messages by their order.
-        line = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
-        self._sent[line] += 1
+        channel = (kind, self.name_of(group, over_nccl), ranks[peer] if ranks else peer, 0 if over_nccl else tag)
+        self._posted[channel] += 1
         dtype = str(tensor.dtype).removeprefix("torch.")
-        message = LoggedMessage(*line, self._sent[line], dtype, tuple(tensor.shape))
+        message = LoggedMessage(*channel, self._posted[channel], dtype, tuple(tensor.shape))
         self._messages.append(message)
         return message
 
@@ -239,7 +239,7 @@ class CallLog:
             self._works[work] = message.as_wait
         if not returned and message in self._messages:
             self._messages.remove(message)
-            self._sent[message.line] -= 1
+            self._posted[message.channel] -= 1
 
     def _begin_wait(self, work: Any, _arguments: tuple, _keywords: Mapping[str, Any]) -> None:
         self.moves += 1

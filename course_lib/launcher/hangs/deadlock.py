@@ -30,66 +30,6 @@ MUST_AGREE_ON_SHAPE = {
 Difference = Mapping[int, LoggedCall | LoggedMessage]
 
 
-def first_difference(records: Mapping[int, RankRecord]) -> Difference | None:
-    """Return the first collective or message on which ranks disagree, as each rank called it, or None if they agree."""
-    meetings: dict[tuple[int, str], dict[int, LoggedCall]] = {}
-    for rank, record in records.items():
-        for call in record.calls:
-            meetings.setdefault((call.number, call.group), {})[rank] = call
-    for _, meeting in sorted(meetings.items(), key=lambda item: item[0][0]):
-        calls = meeting.values()
-        same = len({_terms(call)[:3] for call in calls}) == 1
-        # A root or a reduction that we don't know agrees with any other.
-        roots = {call.root for call in calls if call.root is not None}
-        reductions = {call.reduction for call in calls if call.reduction}
-        if not same or len(roots) > 1 or len(reductions) > 1 or not _splits_fit(meeting):
-            return meeting
-    return _unlike_messages(records)
-
-
-def odd_caller(difference: Difference) -> int | None:
-    """Return the rank whose call differs from the majority's, or None if there is no majority."""
-    counts = Counter(map(_terms, difference.values()))
-    (usual, most), *others = counts.most_common()
-    if any(count == most for _, count in others):
-        return None
-    odd = [rank for rank, call in difference.items() if _terms(call) != usual]
-    return min(odd) if odd else None
-
-
-def _terms(call: LoggedCall | LoggedMessage) -> tuple:
-    """Return the parts of a call that the ranks of a group must agree on."""
-    if isinstance(call, LoggedMessage):
-        return (call.dtype, prod(call.shape))
-    sized = (call.dtype, call.shape) if call.op in MUST_AGREE_ON_SHAPE else ("", None)
-    return (call.op, *sized, call.root, call.reduction)
-
-
-def _splits_fit(meeting: Mapping[int, LoggedCall]) -> bool:
-    """Return whether, in an all-to-all, each rank sends to every other rank as much as that rank expects."""
-    splits = [call.splits for _, call in sorted(meeting.items())]
-    called = [split for split in splits if split and len(split[0]) == len(split[1]) == len(splits)]
-    if len(called) < len(splits):
-        return True  # equal parts, or some ranks have not called it yet
-    return all(called[i][0][j] == called[j][1][i] for i in range(len(called)) for j in range(len(called)))
-
-
-def _unlike_messages(records: Mapping[int, RankRecord]) -> Difference | None:
-    """Return the first message whose receiver expects a different dtype or size, as each side called it."""
-    receives = {
-        (m.peer, rank, m.group, m.tag, m.number): m
-        for rank, record in records.items()
-        for m in record.messages
-        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.sent  # otherwise numbers don't match up
-    }
-    for rank, record in records.items():
-        for send in (message for message in record.messages if message.kind == "send"):
-            receive = receives.get((rank, send.peer, send.group, send.tag, send.number))
-            if receive and _terms(receive) != _terms(send):
-                return {rank: send, send.peer: receive}
-    return None
-
-
 NEEDS_ROOT = ("broadcast", "scatter")
 ROOT_NEEDS_ALL = ("gather", "reduce")
 ANSWER = {"send": "recv", "recv": "send"}
@@ -142,8 +82,8 @@ def find_deadlock(records: Mapping[int, RankRecord], returned: set[int]) -> Dead
     waits: dict[int, Wait] = {}
     for rank, record in records.items():
         if rank not in returned and record.alone and (wait := record.wait):
-            line = (wait.op, wait.group, wait.peer or 0, wait.tag)
-            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.sent.get(line, 0)
+            channel = (wait.op, wait.group, wait.peer or 0, wait.tag)
+            reached = record.begun.get(wait.group, 0) if wait.peer is None else record.posted.get(channel, 0)
             if reached >= wait.number:  # otherwise it moved on while we recorded it
                 waits[rank] = wait
     needs = {rank: _needs(rank, wait, records, finished) for rank, wait in waits.items()}
@@ -177,10 +117,10 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, RankRecord], finished: s
     """
     if wait.peer is not None:
         other = records.get(wait.peer)
-        line = (ANSWER[wait.op], wait.group, rank, wait.tag)
-        if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.sent:
+        channel = (ANSWER[wait.op], wait.group, rank, wait.tag)
+        if other is None or (ANSWER[wait.op], wait.group, ANYBODY, wait.tag) in other.posted:
             return set()
-        return {wait.peer} if other.sent.get(line, 0) < wait.number else set()
+        return {wait.peer} if other.posted.get(channel, 0) < wait.number else set()
     members = set(wait.members)
     if wait.op in NEEDS_ROOT:
         members &= {wait.root, *finished}
@@ -188,3 +128,63 @@ def _needs(rank: int, wait: Wait, records: Mapping[int, RankRecord], finished: s
         members &= finished
     others = (members - {rank}) & records.keys()
     return {other for other in others if records[other].begun.get(wait.group, 0) < wait.number}
+
+
+def first_difference(records: Mapping[int, RankRecord]) -> Difference | None:
+    """Return the first collective or message on which ranks disagree, as each rank called it, or None if they agree."""
+    meetings: dict[tuple[int, str], dict[int, LoggedCall]] = {}
+    for rank, record in records.items():
+        for call in record.calls:
+            meetings.setdefault((call.number, call.group), {})[rank] = call
+    for _, meeting in sorted(meetings.items(), key=lambda item: item[0][0]):
+        calls = meeting.values()
+        same = len({_terms(call)[:3] for call in calls}) == 1
+        # A root or a reduction that we don't know agrees with any other.
+        roots = {call.root for call in calls if call.root is not None}
+        reductions = {call.reduction for call in calls if call.reduction}
+        if not same or len(roots) > 1 or len(reductions) > 1 or not _splits_fit(meeting):
+            return meeting
+    return _unlike_messages(records)
+
+
+def odd_caller(difference: Difference) -> int | None:
+    """Return the rank whose call differs from the majority's, or None if there is no majority."""
+    counts = Counter(map(_terms, difference.values()))
+    (usual, most), *others = counts.most_common()
+    if any(count == most for _, count in others):
+        return None
+    odd = [rank for rank, call in difference.items() if _terms(call) != usual]
+    return min(odd) if odd else None
+
+
+def _terms(call: LoggedCall | LoggedMessage) -> tuple:
+    """Return the parts of a call that the ranks of a group must agree on."""
+    if isinstance(call, LoggedMessage):
+        return (call.dtype, prod(call.shape))
+    sized = (call.dtype, call.shape) if call.op in MUST_AGREE_ON_SHAPE else ("", None)
+    return (call.op, *sized, call.root, call.reduction)
+
+
+def _splits_fit(meeting: Mapping[int, LoggedCall]) -> bool:
+    """Return whether, in an all-to-all, each rank sends to every other rank as much as that rank expects."""
+    splits = [call.splits for _, call in sorted(meeting.items())]
+    called = [split for split in splits if split and len(split[0]) == len(split[1]) == len(splits)]
+    if len(called) < len(splits):
+        return True  # equal parts, or some ranks have not called it yet
+    return all(called[i][0][j] == called[j][1][i] for i in range(len(called)) for j in range(len(called)))
+
+
+def _unlike_messages(records: Mapping[int, RankRecord]) -> Difference | None:
+    """Return the first message whose receiver expects a different dtype or size, as each side called it."""
+    receives = {
+        (m.peer, rank, m.group, m.tag, m.number): m
+        for rank, record in records.items()
+        for m in record.messages
+        if m.kind == "recv" and ("recv", m.group, ANYBODY, m.tag) not in record.posted  # else numbers don't match up
+    }
+    for rank, record in records.items():
+        for send in (message for message in record.messages if message.kind == "send"):
+            receive = receives.get((rank, send.peer, send.group, send.tag, send.number))
+            if receive and _terms(receive) != _terms(send):
+                return {rank: send, send.peer: receive}
+    return None

@@ -1,4 +1,4 @@
-"""The ways a launch fails: always with a `LaunchError` that names the rank to blame."""
+"""The errors of a launch. A `LaunchError` says which rank is to blame, if any; `Interrupted` is a Ctrl-C."""
 
 from __future__ import annotations
 

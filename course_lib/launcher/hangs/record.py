@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ANYBODY = -1  # the peer of a receive from any source
+Channel = tuple[str, str, int, int]  # of messages: send or recv, group, peer, tag
 Splits = tuple[tuple[int, ...], tuple[int, ...]]  # of an all-to-all: sizes sent to each rank, and received from each
 
 
@@ -54,7 +55,7 @@ class LoggedMessage:
     shape: tuple[int, ...]
 
     @property
-    def line(self) -> tuple[str, str, int, int]:
+    def channel(self) -> Channel:
         return (self.kind, self.group, self.peer, self.tag)
 
     @property
@@ -87,6 +88,6 @@ class RankRecord:
     calls: list[LoggedCall] = field(default_factory=list)
     messages: list[LoggedMessage] = field(default_factory=list)
     begun: dict[str, int] = field(default_factory=dict)  # number of the newest collective in each group
-    sent: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # message count per line
+    posted: dict[Channel, int] = field(default_factory=dict)  # number of sends or receives on each channel
     wait: Wait | None = None
     alone: bool = True  # no other Python thread is running that might communicate for this rank

@@ -96,7 +96,7 @@ class Where:
 
 def stack_of_exception(tb: TracebackType | None) -> list[Frame]:
     """Return the frames of a traceback, oldest first, without the launcher's own."""
-    return _learners(
+    return _learner_frames(
         [Frame(s.filename, s.lineno or 0, s.name, (s.line or "").strip()) for s in traceback.extract_tb(tb)]
     )
 
@@ -115,7 +115,7 @@ def stack_of_thread(thread: int | None) -> list[Frame]:
             frame = frame.f_back
     except AttributeError:  # CPython gave us a frame that the thread has just left
         return []
-    return _learners([Frame(*place, linecache.getline(*place[:2]).strip()) for place in reversed(lines)])
+    return _learner_frames([Frame(*place, linecache.getline(*place[:2]).strip()) for place in reversed(lines)])
 
 
 def stack_of_dump(text: str) -> list[Frame]:
@@ -124,10 +124,10 @@ def stack_of_dump(text: str) -> list[Frame]:
     matches = re.findall(r'File "(.+?)", line (\d+) in (.+)', last)
     frames = [Frame(file, int(line), function) for file, line, function in reversed(matches)]
     # faulthandler stops after a hundred frames: then where we called the learner's function is not among them.
-    return _learners(frames, whole="\n  ..." not in last)
+    return _learner_frames(frames, whole="\n  ..." not in last)
 
 
-def _learners(frames: list[Frame], whole: bool = True) -> list[Frame]:
+def _learner_frames(frames: list[Frame], whole: bool = True) -> list[Frame]:
     """Return the frames of the learner's function: those below the launcher's call of it, and below a check.
 
     If the stack is `whole`, it begins with Python's own frames and ours: a rank is forked from its supervisor.

@@ -315,9 +315,9 @@ def in_step(records: dict[int, RankRecord]) -> bool:
         is_world = group.split("/")[1].partition(" ")[0] in ("", "0", "default_pg")
         if len(counts) > 1 or (is_world and any(group not in record.begun for record in records.values())):
             return False
-    sent = {(rank, line): count for rank, record in records.items() for line, count in record.sent.items()}
+    posted = {(rank, channel): n for rank, record in records.items() for channel, n in record.posted.items()}
     return all(
-        sent.get((peer, (ANSWER[kind], group, rank, tag)), 0) == count
-        for (rank, (kind, group, peer, tag)), count in sent.items()
+        posted.get((peer, (ANSWER[kind], group, rank, tag)), 0) == count
+        for (rank, (kind, group, peer, tag)), count in posted.items()
         if peer in records
     )

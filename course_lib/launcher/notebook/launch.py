@@ -71,7 +71,7 @@ def launch(
     seconds = timeout.seconds if isinstance(timeout, Patience) else timeout
     check_timeout(seconds)
     try:
-        spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, here=on is None, profile=bool(profile))
+        spec = spec_of(fn, args, kwargs, ranks=ranks, seed=seed, local=on is None, profile=bool(profile))
         if on is not None:
             on.check(ranks)
             return on.run(spec, seconds)
@@ -85,11 +85,11 @@ def launch(
 
 
 def spec_of(
-    fn: Callable, args: tuple, kwargs: dict[str, Any], *, ranks: int, seed: int | None, here: bool = True, **more: Any
+    fn: Callable, args: tuple, kwargs: dict[str, Any], *, ranks: int, seed: int | None, local: bool = True, **more: Any
 ) -> messages.LaunchSpec:
     """Return what a supervisor needs to run a call on ranks that start in this process's folder and environment.
 
-    With `here`, they all run on this machine. `more` holds further fields of the specification.
+    With `local`, they all run on this machine. `more` holds further fields of the specification.
     """
     if INSIDE_A_RANK in os.environ:
         raise LaunchError(
@@ -102,7 +102,7 @@ def spec_of(
         raise TypeError(f"ranks={ranks!r}: give the number of ranks as a whole number, for example ranks=4")
     if ranks < 1:
         raise ValueError(f"ranks={ranks}: a launch needs at least one rank")
-    if here and ranks > MAX_RANKS:
+    if local and ranks > MAX_RANKS:
         raise ValueError(
             f"ranks={ranks}: at most {MAX_RANKS} ranks on one machine; use torchrun on several, or on=slurm(...)"
         )

@@ -29,7 +29,7 @@ GLOO_ABORTS = re.compile("terminate called after .* of 'gloo::|.*Received data s
 NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected|WARNING: All log messages before absl::|[IWE]0000 00:00:\d+\.\d+ ")
 START_WITHIN = 300.0  # on a busy machine, 64 ranks take a while
 GRACE = 0.3  # how long to wait for the other ranks' reports after the first fault
-ANSWERS_WITHIN = 2.0
+REPLY_WITHIN = 2.0  # longer than the supervisor's ANSWER_WITHIN, after which it replies for a rank
 QUIET = 5.0  # seconds without output after which we show where the ranks are
 LOOK_EVERY = 1.0
 REPORTS = (messages.Returned, messages.Raised, messages.Located)
@@ -40,9 +40,9 @@ SUPERVISOR_IS_GONE = (
 
 
 class Listener:
-    """Listens to one launch, or to one task of live ranks, until it has returned or failed.
+    """Listens to one launch, or to one task of live ranks (see `live`), until it has returned or failed.
 
-    `task` is the number of a live task, whose ranks have started long ago; `idle` are the ranks that don't run it.
+    `task` is 0 for a launch, otherwise the number of the task; its ranks already run, and `idle` ones don't take part.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Listener:
         self.deadlock: Deadlock | None = None
         self.trouble: str = ""  # what went wrong in the supervisor
         self.started_at = time.monotonic()
-        self.look_at = math.inf  # when to ask the ranks where they are, if none of them prints anything
+        self.next_look = math.inf  # when to ask the ranks where they are, if none of them prints anything
         self.unanswered: set[int] = set()  # ranks that were asked and have not answered
-        self.live = LiveLine()
-        self.output = Output(self.live)
+        self.live_line = LiveLine()
+        self.output = Output(self.live_line)
 
     def result(self) -> Run:
         """Return the finished run, or raise what went wrong, with the output so far attached."""
@@ -119,21 +119,21 @@ class Listener:
         """
         deadline = self.clock()
         while True:
-            self.look_at = time.monotonic() + QUIET
-            spent = self.listen(deadline, until=lambda: len(self.returned) == self.ranks or self._faulty())
+            self.next_look = time.monotonic() + QUIET
+            spent = self.listen(deadline, until=lambda: len(self.returned) == self.ranks or self._decided())
             if self.deadlock is None:
                 break
             self.deadlock = None
             self.records = {rank: report.record for rank, report in self.returned.items()}
             self.ask_where()
             self.deadlock = find_deadlock(self.records, set(self.returned))
-            if self._faulty():
+            if self._decided():
                 break
-        if self._faulty():
+        if self._decided():
             self._raise_fault()
         if len(self.returned) < self.ranks:
             self.ask_where()
-            if self._faulty():  # the answers show a deadlock, or calls that differ
+            if self._decided():  # the answers show a deadlock, or calls that differ
                 raise self._verdict()
             states = self._states()
             raise RanksStuck(where=states, spent=spent, odd=awaited_ranks(self.records, states))
@@ -152,7 +152,7 @@ class Listener:
     def _failed(self) -> bool:
         return bool(self.raised or self.died or self.trouble)
 
-    def _faulty(self) -> bool:
+    def _decided(self) -> bool:
         return self._failed() or bool(self.disagreement or self.deadlock)
 
     def _verdict(self) -> LaunchError:
@@ -171,18 +171,18 @@ class Listener:
         """Process the ranks' reports. Returns the limit that was used up, if any; reports already sent still count."""
         while not until():
             limit = deadline.over()
-            due, look_in = deadline.look_again_in(), max(0.0, self.look_at - time.monotonic())
+            due, look_in = deadline.look_again_in(), max(0.0, self.next_look - time.monotonic())
             wait = min(look_in, math.inf if due is None else due)
             try:
                 if self.supervisor.poll(0 if limit else None if wait == math.inf else wait):
                     self._handle(self.supervisor.recv())
                 elif limit:
                     return limit
-                elif time.monotonic() >= self.look_at:  # ask for the live line
+                elif time.monotonic() >= self.next_look:  # ask for the live line
                     if self.unanswered:  # some have not answered because they are busy
                         self._show_where()
                     self.unanswered = set(range(self.ranks)) - self.returned.keys()
-                    self.look_at = time.monotonic() + LOOK_EVERY
+                    self.next_look = time.monotonic() + LOOK_EVERY
                     self.send(messages.LOOK)
             except (EOFError, ConnectionError):
                 self.trouble = self.trouble or SUPERVISOR_IS_GONE
@@ -191,19 +191,19 @@ class Listener:
 
     def _show_where(self) -> None:
         limit = "" if self.timeout is None else f" of {self.timeout:g} (timeout=)"
-        self.live.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {errors.in_one_line(self._states())}")
+        self.live_line.show(f"{time.monotonic() - self.started_at:.0f} s{limit}; {errors.in_one_line(self._states())}")
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, REPORTS) and message.task not in (None, self.task):
             return  # about an earlier task
-        if isinstance(message, (messages.Lines, messages.Unfinished)) and self.look_at < math.inf:
-            self.look_at = time.monotonic() + QUIET
+        if isinstance(message, (messages.Lines, messages.Unfinished)) and self.next_look < math.inf:
+            self.next_look = time.monotonic() + QUIET
             self.unanswered.clear()
         match message:
             case messages.Lines(rank, lines):
                 self.output.add(rank, lines)
             case messages.Unfinished(rank, text):
-                self.live.show(f"[rank {rank}] {text}")
+                self.live_line.show(f"[rank {rank}] {text}")
             case messages.Started(rank):
                 self.started.add(rank)
             case messages.Returned(rank):
@@ -230,12 +230,12 @@ class Listener:
     def ask_where(self) -> None:
         """Ask every rank that has not died where it is and which collectives it has called."""
         dead = {report.rank for report in self.died}
-        self.look_at = math.inf
-        self.listen(WallTime(ANSWERS_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
+        self.next_look = math.inf
+        self.listen(WallTime(REPLY_WITHIN), until=lambda: not self.unanswered - dead)  # answers to earlier questions
         self.unanswered = set()
         self.located = {rank: state for rank, state in self.located.items() if rank in dead}
         self.send(messages.LOCATE)
-        self.listen(WallTime(ANSWERS_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
+        self.listen(WallTime(REPLY_WITHIN), until=lambda: len(self.located.keys() | dead) == self.ranks)
 
     def send(self, order: Any) -> None:
         """Send an order to the ranks or their supervisor."""
@@ -264,8 +264,8 @@ class Listener:
 class Output:
     """Shows the ranks' lines as they arrive, up to a limit, and stores them. Progress records become a progress bar."""
 
-    def __init__(self, live: LiveLine) -> None:
-        self.live = live
+    def __init__(self, live_line: LiveLine) -> None:
+        self.live_line = live_line
         self.lines: list[tuple[int, str]] = []
         self._bytes = 0
         self._dropped = 0
@@ -273,7 +273,7 @@ class Output:
 
     def add(self, rank: int, lines: list[str]) -> None:
         """Add lines printed by a rank, in order."""
-        self.live.clear()
+        self.live_line.clear()
         for progress in filter(None, map(parse_report, lines)):
             self._bar.show(progress)
         lines = [line for line in lines if not (parse_report(line) or NOISE.match(line))]
@@ -289,7 +289,7 @@ class Output:
                 self.lines.append((rank, line))
 
     def finish(self) -> None:
-        self.live.clear()
+        self.live_line.clear()
         self._bar.close()
         hidden = len(self.lines) - MAX_LINES_SHOWN
         if hidden > 0:

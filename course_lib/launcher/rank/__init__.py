@@ -1,1 +1,1 @@
-"""What runs in the process of a rank."""
+"""What runs in a rank's process. Read `main`, which uses `lifetime`, `joining` and `stop`."""

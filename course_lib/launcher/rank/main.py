@@ -28,7 +28,7 @@ from course_lib.runtime import machine, private_doors, trace
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows
 
-WAIT_IS_LONG = 0.3
+WAIT_IS_LONG = 0.3  # seconds between two looks at the main thread; if it waits at both, the rank reports it
 
 
 def main(

@@ -1,4 +1,4 @@
-"""Requests to stop: a signal, or the launcher, asks a job to save its state and end.
+"""Requests to stop, in any process of a launch: a signal, or the launcher, asks a job to save its state and end.
 
 The process that starts a job (the `course` command, a node of a Slurm job, a rank under torchrun) receives the signal
 and forwards it to the ranks. A rank's function checks `request.reason` and decides what to do.

@@ -1,1 +1,1 @@
-"""What runs in the supervisor's process, between a notebook and its ranks."""
+"""What runs in the supervisor's process, between a notebook and its ranks; `patience` serves the notebook, too."""

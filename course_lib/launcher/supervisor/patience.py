@@ -1,4 +1,4 @@
-"""How long to wait for processes on a machine that may be busy with something else.
+"""How long to wait for processes on a machine that may be busy with something else: `WallTime` and `FairTime`.
 
 In wall-clock time, a correct program takes ten times as long if ten others are running. So we count the CPU time that
 it gets and the time it sleeps, and limit the wall-clock time only as a last resort. The numbers for a process and its
@@ -13,43 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-
-def children(pid: int) -> list[int]:
-    """Return the child processes of a process."""
-    pids: list[int] = []
-    with contextlib.suppress(OSError):  # the process or one of its threads may end while we look
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return pids
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the children of a process, their children, and so on."""
-    for child in children(pid):
-        yield child
-        yield from descendants(child)
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all of its descendants."""
-    return [pid, *descendants(pid)]
-
-
-def stat(path: str) -> list[str]:
-    """Return the fields of a process's or thread's `stat` file, from its state on; [] if it has ended."""
-    with contextlib.suppress(OSError):  # the name in front of the state may contain any characters
-        return Path(path, "stat").read_text(errors="replace").rpartition(")")[2].split()
-    return []
-
-
-def is_awake(pid: int) -> bool:
-    """Return whether a thread of this process is runnable (R), even if it waits for a core, or waits for a disk (D)."""
-    with contextlib.suppress(OSError):
-        return any(stat(f"/proc/{pid}/task/{task}")[:1] in (["R"], ["D"]) for task in os.listdir(f"/proc/{pid}/task"))
-    return False
-
 
 TICK = 0.25  # seconds between two measurements
 AT_WORK = 0.1  # of a core: processes that use less, and don't wait for one, are asleep
@@ -137,3 +100,39 @@ class FairTime:
 
 
 Deadline = WallTime | FairTime
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process."""
+    pids: list[int] = []
+    with contextlib.suppress(OSError):  # the process or one of its threads may end while we look
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return pids
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the children of a process, their children, and so on."""
+    for child in children(pid):
+        yield child
+        yield from descendants(child)
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all of its descendants."""
+    return [pid, *descendants(pid)]
+
+
+def stat(path: str) -> list[str]:
+    """Return the fields of a process's or thread's `stat` file, from its state on; [] if it has ended."""
+    with contextlib.suppress(OSError):  # the name in front of the state may contain any characters
+        return Path(path, "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
+
+
+def is_awake(pid: int) -> bool:
+    """Return whether a thread of this process is runnable (R), even if it waits for a core, or waits for a disk (D)."""
+    with contextlib.suppress(OSError):
+        return any(stat(f"/proc/{pid}/task/{task}")[:1] in (["R"], ["D"]) for task in os.listdir(f"/proc/{pid}/task"))
+    return False

@@ -1,6 +1,6 @@
 """The process between a notebook and its ranks: it starts the ranks, forwards their messages, and ends them.
 
-There is one supervisor per launch, and it is the ancestor of all of the launch's processes. It runs none of the
+There is one supervisor per launch, and it is the ancestor of all the launch's processes. It runs none of the
 learner's code, so nothing a rank does can stop it. When the notebook closes the connection, or is killed, the
 supervisor ends every process that its ranks have started, and then itself.
 """
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.launcher.hangs.errors import LaunchError, explain_failure
 from course_lib.launcher.hangs.stacks import Frame, Where, locate, stack_of_dump
-from course_lib.launcher.rank import main as rank
+from course_lib.launcher.rank.main import main as run_rank
 from course_lib.launcher.supervisor.patience import children, stat
 from course_lib.launcher.wire import messages
 from course_lib.runtime import machine
@@ -66,7 +66,7 @@ def supervise(spec: messages.LaunchSpec, notebook: Connection, start_method: str
             supervisor.start_ranks(folder, start_method)
             supervisor.serve()
         finally:
-            _end(supervisor.team)
+            _end(supervisor.members)
             shutil.rmtree(folder, ignore_errors=True)
     except HungUp:
         pass
@@ -84,7 +84,7 @@ class Supervisor:
 
     def __init__(self, spec: messages.LaunchSpec, notebook: Connection) -> None:
         self.spec, self.notebook = spec, notebook
-        self.team: list[RankHandle] = []
+        self.members: list[RankHandle] = []
         self.dismissed = False
         self._handlers: dict[Any, Callable[[], None]] = {notebook: self._obey}  # what to do when this can be read
         self._show_at = 0.0
@@ -98,7 +98,7 @@ class Supervisor:
             except (OSError, MemoryError) as error:
                 reason = explain_failure(error)
                 raise LaunchError(f"rank {number} of {self.spec.ranks} could not be started: {reason}") from error
-            self.team.append(member)
+            self.members.append(member)
             self._handlers[member.control] = partial(self._forward_report, member)
             for reader in member.readers:
                 self._handlers[reader.pipe] = partial(self._forward_lines, member, reader)
@@ -109,11 +109,11 @@ class Supervisor:
             for ready in wait(list(self._handlers), timeout=TICK):
                 self._handlers.get(ready, lambda: None)()  # an earlier one may have removed it
             self._show_unfinished()
-            for member in self.team:
+            for member in self.members:
                 if member.alive and (exitcode := member.exitcode()) is not None:
                     self._report_death(member, exitcode)
             self._signal_unresponsive()
-            idle = 0.0 if any(member.busy for member in self.team) else time.monotonic() - self._idle_since
+            idle = 0.0 if any(member.busy for member in self.members) else time.monotonic() - self._idle_since
             if self.spec.idle is not None and idle > self.spec.idle:
                 self._send(messages.SupervisorFailed(IDLE.format(self.spec.idle)))
                 self._dismiss()
@@ -125,7 +125,7 @@ class Supervisor:
             raise HungUp from error
         if order == messages.DISMISS:
             return self._dismiss()
-        for member in self.team:
+        for member in self.members:
             if not member.alive:
                 continue
             if order == messages.LOCATE:
@@ -163,7 +163,7 @@ class Supervisor:
         if time.monotonic() < self._show_at:
             return
         self._show_at = time.monotonic() + SHOW_EVERY
-        for member in self.team:
+        for member in self.members:
             text = next(filter(None, (reader.unfinished() for reader in member.readers)), "")
             if text and text != member.shown:
                 self._send(messages.Unfinished(member.rank, text))
@@ -185,7 +185,7 @@ class Supervisor:
 
     def _signal_unresponsive(self) -> None:
         """Signal the ranks that don't answer. Even if no Python thread can run, the C handler dumps the stack."""
-        for member in self.team:
+        for member in self.members:
             if not member.alive or time.monotonic() < member.answers_by:
                 continue
             member.answers_by = math.inf
@@ -202,7 +202,7 @@ class Supervisor:
         self.dismissed = True
         self._send_to_all(messages.DISMISS)
         deadline = time.monotonic() + EXIT_WITHIN
-        while any(member.exitcode() is None for member in self.team) and time.monotonic() < deadline:
+        while any(member.exitcode() is None for member in self.members) and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def _send(self, message: Any) -> None:
@@ -217,16 +217,16 @@ class Supervisor:
             self._send(messages.Lines(member.rank, lines))
 
     def _send_to_all(self, order: Any) -> None:
-        for member in self.team:
+        for member in self.members:
             with contextlib.suppress(OSError):
                 member.control.send(order)
 
 
-def _end(team: list[RankHandle]) -> None:
+def _end(members: list[RankHandle]) -> None:
     """Kill the ranks, their process groups, and everything else they started."""
-    for member in team:
+    for member in members:
         member.kill()
-    for member in team:
+    for member in members:
         member.process.join()
     while orphans := children(os.getpid()):
         for orphan in orphans:
@@ -249,7 +249,7 @@ class RankHandle:
         stdout_reader, stdout = context.Pipe(duplex=False)
         stderr_reader, stderr = context.Pipe(duplex=False)
         rank_pipes = (control, stdout, stderr)
-        self.process = context.Process(target=rank.main, args=(number, spec, folder, *rank_pipes))
+        self.process = context.Process(target=run_rank, args=(number, spec, folder, *rank_pipes))
         self.process.start()
         self.pid: int = self.process.pid
         for pipe in rank_pipes:

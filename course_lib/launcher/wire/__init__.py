@@ -1,1 +1,1 @@
-"""What travels between the processes: the call, messages, values, progress, and the `Run` that comes back."""
+"""What travels between the processes: the call, messages, values, progress; and the `Run` that is made of them."""

@@ -102,22 +102,6 @@ class Returned:
         )
 
 
-def run_of(
-    values: Sequence[Any], reports: Sequence[Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
-) -> Run:
-    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
-    started_at = min(report.began for report in reports)
-    return Run(
-        values=tuple(values),
-        seconds=seconds,
-        output=list(output),
-        spans=[span.since(started_at) for report in reports for span in report.spans],
-        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
-        profiles=[report.profile.since(started_at) for report in reports if report.profile],
-        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
-    )
-
-
 @dataclass(frozen=True)
 class Raised:
     """The rank's function raised. `exception` is pickled, or None if it cannot be."""
@@ -189,3 +173,19 @@ LOCATE = "where are you?"
 LOOK = "where are you, if you can say?"  # the supervisor does not signal ranks that cannot answer
 DISMISS = "you may go"
 STILL_HERE = "I am still listening"
+
+
+def run_of(
+    values: Sequence[Any], reports: Sequence[Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
+) -> Run:
+    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
+    started_at = min(report.began for report in reports)
+    return Run(
+        values=tuple(values),
+        seconds=seconds,
+        output=list(output),
+        spans=[span.since(started_at) for report in reports for span in report.spans],
+        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
+        profiles=[report.profile.since(started_at) for report in reports if report.profile],
+        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
+    )
