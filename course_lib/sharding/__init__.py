@@ -1,6 +1,6 @@
 """Replicas of pipelines, shards of parameters, and a plan for both (lesson 07).
 
-Read `hybrid`, `fsdp`; then `plan` and `planner`.
+Read `hybrid`, `fsdp`; then `plan` and `planner`. The mesh of ranks is `mesh_of` in `fsdp`.
 """
 
 from typing import TYPE_CHECKING
