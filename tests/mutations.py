@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Where a room's faults are looked for first; what is not found there is looked for everywhere.
-ROOMS = {
+# The tests that look for a package's faults first; what they do not find, all tests look for.
+SUITES = {
     "runtime": "tests/runtime tests/launcher",
     "launcher": "tests/launcher tests/jobs",
     "core": "tests/core tests/data_parallel tests/model_parallel tests/checks/test_exercises.py",
@@ -51,7 +51,7 @@ class Mutation:
 
     @property
     def tests(self) -> list[str]:
-        return ROOMS[self.file.split("/")[0]].split()
+        return SUITES[self.file.split("/")[0]].split()
 
 
 MUTATIONS = [

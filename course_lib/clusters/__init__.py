@@ -1,4 +1,4 @@
-"""Many machines: what ranks recorded before they hung, who was slow, what failures cost (lessons 08 and 09).
+"""Many machines: what ranks recorded before a hang, which rank is slow, what failures cost (lessons 08 and 09).
 
 Read `recorded_calls`, `health`, `goodput`, `parameter_server`. Traces are in `launcher.tracing`, hangs in
 `launcher.hangs`.

@@ -1,4 +1,4 @@
-"""The bandwidth between every two ranks, as a matrix."""
+"""The latency and the bandwidth between every two ranks, as two matrices."""
 
 from __future__ import annotations
 

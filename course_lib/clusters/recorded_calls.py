@@ -1,4 +1,4 @@
-"""Which collectives ran before a hang, drawn from what the ranks' recorders kept."""
+"""A picture of the last collectives before a hang, from the dumps of NCCL's flight recorder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`course doctor`: what this machine has and what will work on it; with ranks, how fast each one is.
 
-The code that needs PyTorch is in `doctor.health`, so you can import this package without it.
+The code that needs PyTorch is in `clusters.health`, so this module can be imported without it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replicas that average their gradients, at once (lesson 02) or after several micro-batches (lesson 04).
 
-Read `ddp`, `network`; `scaling_widget` draws what more ranks bring.
+Read `ddp`, `network`; `scaling_widget` draws the speed-up that more ranks can give.
 """
 
 from typing import TYPE_CHECKING

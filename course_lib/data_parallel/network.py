@@ -1,6 +1,6 @@
-"""Several GPUs in each machine: which links the rows and columns of a mesh use, and what an all-reduce costs there.
+"""Collectives over a slower network: `paced_network` makes this machine's take as long as they would over a given link.
 
-`paced_network` slows this machine's collectives down to a given link.
+`Network` predicts them for nodes with several GPUs each, where some ranks are closer than others (lesson 07).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a message costs, and an all-reduce made of messages (lesson 00).
 
-Read `link`; `all_reduce_widget` is the lesson's widget.
+Read `link`; then `all_reduce_widget`, three all-reduces as rounds of messages, and the widget that steps through them.
 """
 
 from typing import TYPE_CHECKING

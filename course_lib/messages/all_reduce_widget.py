@@ -1,4 +1,4 @@
-"""An all-reduce, round by round: what is sent, whose numbers are in each sum, and what it costs."""
+"""Three all-reduces as rounds of messages, and a widget that shows what each round sends, sums and costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a message takes, by its size."""
+"""A plot of how long a message takes against its size: measured, and as the fitted link predicts."""
 
 from __future__ import annotations
 

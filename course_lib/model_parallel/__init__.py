@@ -1,6 +1,6 @@
 """A model cut over ranks: between its layers, or inside a cell (lesson 05).
 
-Read `placement`, `model_parallel`, `tensor_parallel`.
+Read `placement`, `model_parallel`, `tensor_parallel`. Their messages are in `point_to_point`.
 """
 
 from typing import TYPE_CHECKING

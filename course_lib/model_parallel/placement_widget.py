@@ -12,8 +12,6 @@ from course_lib.one_device.memory_widget import TALL
 from course_lib.runtime.words import counted, memory_in_words, time_in_words
 
 TIME_LEFT, TIME_WIDTH = 66, 320
-
-
 MEMORY_LEFT, MEMORY_WIDTH = 410, 284
 
 

@@ -1,4 +1,4 @@
-"""What sharding costs, by formula: the bytes a rank holds under ZeRO 1, 2 and 3, and the time of a sharded update.
+"""The bytes that a rank holds, by formula, if ranks with the same model divide its states: ZeRO 1, 2 and 3.
 
     ddp      every rank has all parameters, all gradients and the whole optimizer state
     zero-1   the optimizer state is divided among the ranks, in whole tensors (torch's ZeroRedundancyOptimizer)

@@ -1,4 +1,4 @@
-"""Tensor parallelism: every layer is split inside; each rank computes some of its units, heads or columns.
+"""Tensor parallelism: a layer is split inside, and each rank computes some of its hidden units.
 
 The four gates of a hidden unit need the *whole* previous h, but only this unit's rows of the matrices, and only its c.
 So the rows can be split by unit. The price: after every time step, every rank needs all of h before it can start the

@@ -1,10 +1,6 @@
-"""One training loop for every strategy.
+"""One training loop for every strategy: `updates_on` makes the updates, and `train` keeps their history.
 
-A job may stop before the last update, after a signal or when its time is up; all ranks stop after the same update.
-
-A signal may reach one rank, or all of them at different moments. So after each update an all-reduce combines the ranks'
-flags, and every rank acts on the result. The all-reduce runs during the next update, so no rank waits for it, and the
-ranks stop one update later.
+What `course train` adds is at the end: compiled blocks, a profile of some updates, and ranks that agree when to stop.
 """
 
 from __future__ import annotations
@@ -29,40 +25,21 @@ from course_lib.launcher.rank import stop
 from course_lib.launcher.tracing.recording import profiled
 from course_lib.runtime import trace
 
+READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
+SKIPPED = 3  # updates: the first ones allocate buffers, and are slow
+PROFILED = 5
+INPUT_WAIT = "input wait"
 REASONS = ("", "the time limit", *stop.SIGNALS)
 
 
-class StopAgreement:
-    """Lets the ranks agree on when to stop. Every rank must ask after every update."""
+@dataclass(frozen=True)
+class Update:
+    """One update: its loss (still on the device), its global batch, and this rank's share of that batch."""
 
-    def __init__(self, time_limit: float | None = None) -> None:
-        self._deadline = None if time_limit is None else time.monotonic() + time_limit
-        # A separate gloo group on the CPU: reading a flag from a GPU would wait for all of its queued work.
-        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
-        self._pending: tuple[dist.Work, Tensor] | None = None
-
-    def after_update(self) -> str:
-        """Return the reason to stop now, or an empty string to continue: the same on every rank."""
-        here = REASONS.index(stop.request.reason or "")
-        if not here and self._deadline is not None and time.monotonic() >= self._deadline:
-            here = REASONS.index("the time limit")
-        if self._group is None:
-            return REASONS[here]
-        reason = self.close()
-        flag = torch.tensor([here], dtype=torch.uint8)
-        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        assert work is not None  # this rank is in the group
-        self._pending = work, flag
-        return reason
-
-    def close(self) -> str:
-        """Wait for the last flags, and return their reason: a rank that exits earlier would break the connection."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return ""
-        work, flag = pending
-        work.wait()
-        return REASONS[int(flag)]
+    loss: Tensor
+    batch: Batch
+    share: Batch
+    seconds: float
 
 
 @dataclass
@@ -161,11 +138,6 @@ def compile_blocks(model: SequenceModel) -> None:
             block.forward = torch.compile(block.forward)
 
 
-SKIPPED = 3  # updates: the first ones allocate buffers, and are slow
-PROFILED = 5
-INPUT_WAIT = "input wait"
-
-
 def with_input_waits(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Yield the same batches, and record how long the loop waits for each as a span, `input wait`.
 
@@ -191,14 +163,39 @@ def profile_some(updates: Iterator[Update], total: int) -> Iterator[Update]:
     yield from updates
 
 
-READ_EVERY = 0.25  # seconds: reading a loss waits for the GPU, so we read several at a time
+class StopAgreement:
+    """Lets the ranks agree to stop, after a signal or when their time is up. Every rank must ask after every update.
 
+    A signal may reach one rank, or all of them at different moments. So after each update an all-reduce combines the
+    ranks' flags, and every rank acts on the result. The all-reduce runs during the next update, so no rank waits for
+    it, and the ranks stop one update later.
+    """
 
-@dataclass(frozen=True)
-class Update:
-    """One update: its loss (still on the device), its global batch, and this rank's share of that batch."""
+    def __init__(self, time_limit: float | None = None) -> None:
+        self._deadline = None if time_limit is None else time.monotonic() + time_limit
+        # A separate gloo group on the CPU: reading a flag from a GPU would wait for all of its queued work.
+        self._group = dist.new_group(backend="gloo") if dist.get_world_size() > 1 else None
+        self._pending: tuple[dist.Work, Tensor] | None = None
 
-    loss: Tensor
-    batch: Batch
-    share: Batch
-    seconds: float
+    def after_update(self) -> str:
+        """Return the reason to stop now, or an empty string to continue: the same on every rank."""
+        here = REASONS.index(stop.request.reason or "")
+        if not here and self._deadline is not None and time.monotonic() >= self._deadline:
+            here = REASONS.index("the time limit")
+        if self._group is None:
+            return REASONS[here]
+        reason = self.close()
+        flag = torch.tensor([here], dtype=torch.uint8)
+        work = dist.all_reduce(flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        assert work is not None  # this rank is in the group
+        self._pending = work, flag
+        return reason
+
+    def close(self) -> str:
+        """Wait for the last flags, and return their reason: a rank that exits earlier would break the connection."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return ""
+        work, flag = pending
+        work.wait()
+        return REASONS[int(flag)]

@@ -44,12 +44,13 @@ def measure_memory(strategy: Strategy, batch: Batch) -> Memory:
     stored = [shards.rows[tensor].padded if shards and tensor in shards.rows else tensor for tensor in tensors]
     slots = [value for tensor in tensors for value in strategy.optimizer.state.get(tensor, {}).values()]
     return Memory(
-        parameters=_bytes(stored),
-        gradients=_bytes(full for full, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
-        optimizer=_bytes(value for value in slots if isinstance(value, Tensor)),
+        parameters=local_bytes(stored),
+        gradients=local_bytes(full for full, tensor in zip(stored, tensors, strict=True) if tensor.grad is not None),
+        optimizer=local_bytes(value for value in slots if isinstance(value, Tensor)),
         activations=saved.peak,
     )
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
+def local_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes that this rank holds of these tensors."""
     return sum(local_part(tensor).nbytes for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Bars of memory, and a widget that predicts them."""
+"""Bars that show what fills the memory of a rank, and a widget that predicts them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from course_lib.core.svg import SHEET, Drawing, bar, breadth, legend, line, tabl
 from course_lib.runtime.words import memory_in_words
 
 TALL = 24  # the height of a bar
-
-
 AFTER = 76  # the room behind the longest bar, for its sum
-
-
 DEVICES = {0: "no limit", 8: "8 GiB", 24: "24 GiB", 80: "80 GiB", 141: "141 GiB"}
 
 
@@ -34,7 +30,7 @@ def draw_memory(bars: Mapping[str, Memory], budget: int | None = None) -> Drawin
 
 
 def memory_bars(bars: Mapping[str, Memory], budget: int | None, name_of_budget: str) -> tuple[str, float]:
-    """Return the shapes of `memory`, and their height."""
+    """Return the shapes of these bars with their legend, and their height; a dashed line marks the `budget`."""
     left = max(map(breadth, bars)) + 12
     scale = (SHEET - AFTER - left) / max([budget or 1, *(memory.total for memory in bars.values())])
     shown = [part for part in MEMORY if any(getattr(memory, part) for memory in bars.values())]

@@ -16,7 +16,7 @@ from course_lib.core.samplers import Batches
 class BucketedBatches(Batches):
     """Lists of indices for one rank: sequences of similar length together, in batches of about equal work.
 
-    `tokens` limits the cells of a global batch, padding included: the number of sequences times the longest length.
+    `tokens` limits the cells of a global batch: the number of sequences times the longest length, so padding counts.
     This also limits the memory of a batch. Only a sequence longer than the limit exceeds it, in a batch of one.
 
     An epoch is shuffled, then sorted by length in pools of `pool` batches. Each pool is cut into as few batches as the
@@ -65,16 +65,16 @@ def equal_cuts(indices: list[int], lengths: list[int], cells: int) -> list[list[
     Filling each batch in turn gives the fewest batches. The smallest limit that still gives this number of batches,
     found by bisection, makes them the most equal.
     """
-    fewest = len(_filled(lengths, cells))
+    fewest = len(_batch_starts(lengths, cells))
     too_small, enough = 0, cells
     while enough - too_small > 1:
         middle = (too_small + enough) // 2
-        too_small, enough = (too_small, middle) if len(_filled(lengths, middle)) == fewest else (middle, enough)
-    bounds = [*_filled(lengths, enough), len(indices)]
+        too_small, enough = (too_small, middle) if len(_batch_starts(lengths, middle)) == fewest else (middle, enough)
+    bounds = [*_batch_starts(lengths, enough), len(indices)]
     return [indices[start:stop] for start, stop in pairwise(bounds)]
 
 
-def _filled(lengths: list[int], cells: int) -> list[int]:
+def _batch_starts(lengths: list[int], cells: int) -> list[int]:
     """Return where each batch starts if each takes as many sequences as fit, at least one."""
     starts, start = [], 0
     while start < len(lengths):

@@ -1,4 +1,4 @@
-"""Batches as rows of cells, of which some are padding."""
+"""Batches drawn as a row of steps for each sequence, with the padding in gray."""
 
 from __future__ import annotations
 

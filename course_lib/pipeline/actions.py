@@ -126,7 +126,7 @@ class Layout:
         return self.stage_at(position) if 0 <= position < self.positions else None
 
 
-@lru_cache(maxsize=65536)  # the planner needs this for every action of every stage of every schedule it tries
+@lru_cache(maxsize=65536)  # the planner of lesson 07 needs this for every action of every schedule
 def same_stage_needs(action: Action, chunks: int, recomputed: bool = False) -> tuple[Action, ...]:
     """Return the actions that the same virtual stage must do before `action`."""
     kind, (m, c, v) = action.kind, action.piece

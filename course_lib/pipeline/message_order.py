@@ -1,7 +1,7 @@
-"""What the parts of a pipelined model exchange: activations go to the next part, gradients to the previous one.
+"""When the stages of a pipeline post their messages, so that they cannot deadlock, and the mail that posts them.
 
-Parts on the same rank pass the tensor itself, detached from its graph; parts on different ranks send messages. Whether
-a pipeline can deadlock depends on when its stages post their sends and receives.
+Activations go to the next part of the model, gradients to the previous one. Parts on the same rank pass the tensor
+itself, detached from its graph; parts on different ranks send messages.
 
 Over NCCL, a posted receive is a kernel that spins on the GPU until its message arrives. Anything that waits for the
 whole device waits for that kernel too: loading a kernel at its first use, allocating memory, synchronizing. If the

@@ -30,7 +30,7 @@ from course_lib.pipeline.stage import SplitPass, Stage, WholePass
 from course_lib.runtime.trace import span
 
 Piece = tuple[int, int, int]  # micro-batch, chunk and virtual stage
-Part = tuple[int, int]  # micro-batch and virtual stage: the key of a carried state
+StateKey = tuple[int, int]  # micro-batch and virtual stage: each carries its state from chunk to chunk
 
 
 class Pipeline(Strategy):
@@ -145,12 +145,12 @@ class Execution:
         self.pieces = [piece.chunks(schedule.chunks) for piece in batch.micro_batches(schedule.micro_batches)]
         self.count, self.total = count.to(stage.dtype), torch.zeros((), dtype=stage.dtype, device=count.device)
         self.mail = Mail(stage, routes or Routes(schedule, stage.index), self.pieces)
-        self.part_states: dict[Part, States] = {}
+        self.part_states: dict[StateKey, States] = {}
         for m in range(schedule.micro_batches):
             for v, virtual in enumerate(stage.virtual):
                 places = [place for place, _ in virtual.part.numbered()]
                 self.part_states[m, v] = {place: s for place, s in states.get(m, {}).items() if place in places}
-        self.state_gradients: dict[Part, dict[int, State]] = {}
+        self.state_gradients: dict[StateKey, dict[int, State]] = {}
         self.beginnings: dict[Piece, tuple[Tensor, States, list[Tensor]]] = {}  # what it takes to recompute a piece
         self.saved: dict[Piece, WholePass | SplitPass] = {}  # forward pass done, backward pass pending
         self.for_weights: dict[Piece, Callable[[], None]] = {}  # backward pass done, weight gradients pending

@@ -1,7 +1,7 @@
 """A pipeline schedule is data: one list of actions per stage.
 
 The same object is drawn, simulated and executed. A schedule orders the actions of each stage; *when* an action starts
-depends on what it needs (`actions.py`). Results from other stages come over a link. Sending a message never makes a
+depends on what it needs (see `actions`). Results from other stages come over a link. Sending a message never makes a
 stage wait, and messages may be received in a different order than they were sent.
 """
 
@@ -25,38 +25,6 @@ from course_lib.pipeline.actions import (
     reason_for,
     same_stage_needs,
 )
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A stuck stage: the action that is waiting, and the step that this action needs."""
-
-    stage: int
-    action: Action
-    needs: Step
-
-
-def describe_deadlock(stuck: Iterable[Waiting], label: Callable[[Action], str]) -> str:
-    """Return a sentence on the stages that wait for each other in a cycle, from the lowest one back to it."""
-    waiting = {each.stage: each for each in stuck}
-    visited, stage = [], min(waiting)
-    while stage not in visited:
-        visited.append(stage)
-        stage = waiting[stage].needs[0]
-    cycle = visited[visited.index(stage) :]
-    start = cycle.index(min(cycle))
-    first, *others = (waiting[stage] for stage in cycle[start:] + cycle[:start])
-    sentence = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
-    for here, following in zip([first, *others], [*others, None], strict=True):
-        stage, needed = here.needs
-        sentence += f"stage {stage}'s {label(needed)}, which "
-        if following is None:
-            break
-        if needed != following.action:
-            sentence += f"stage {stage} does after {label(following.action)}, which "
-        sentence += "waits for "
-    return sentence + f"comes after {label(first.action)}"
-
 
 StagePiece = tuple[int, tuple[int, int, int]]  # (stage, (micro-batch, chunk, virtual stage))
 
@@ -187,6 +155,15 @@ def run_until_stuck(schedule: Schedule) -> tuple[list[Step], list[int]]:
     return order, heads
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A stuck stage: the action that is waiting, and the step that this action needs."""
+
+    stage: int
+    action: Action
+    needs: Step
+
+
 def stuck_stages(schedule: Schedule, order: Iterable[Step], heads: list[int]) -> list[Waiting]:
     """Return what each stage that is stuck after these steps is waiting for."""
     finished, waiting = set(order), []
@@ -195,6 +172,28 @@ def stuck_stages(schedule: Schedule, order: Iterable[Step], heads: list[int]) ->
             missing = [step for step in dependencies(action, stage, schedule) if step not in finished]
             waiting.append(Waiting(stage, action, missing[0]))
     return waiting
+
+
+def describe_deadlock(stuck: Iterable[Waiting], label: Callable[[Action], str]) -> str:
+    """Return a sentence on the stages that wait for each other in a cycle, from the lowest one back to it."""
+    waiting = {each.stage: each for each in stuck}
+    visited, stage = [], min(waiting)
+    while stage not in visited:
+        visited.append(stage)
+        stage = waiting[stage].needs[0]
+    cycle = visited[visited.index(stage) :]
+    start = cycle.index(min(cycle))
+    first, *others = (waiting[stage] for stage in cycle[start:] + cycle[:start])
+    sentence = f"this order deadlocks: stage {first.stage} waits with {label(first.action)} for "
+    for here, following in zip([first, *others], [*others, None], strict=True):
+        stage, needed = here.needs
+        sentence += f"stage {stage}'s {label(needed)}, which "
+        if following is None:
+            break
+        if needed != following.action:
+            sentence += f"stage {stage} does after {label(following.action)}, which "
+        sentence += "waits for "
+    return sentence + f"comes after {label(first.action)}"
 
 
 def _check_completeness(stage: int, schedule: Schedule, every: dict[Action, None]) -> None:

@@ -174,9 +174,8 @@ def lower_bound(
 
 
 def _bound(example: Schedule, micro_batches: int, costs: ActionCosts) -> float:
-    """Return the most time that a set of steps on one stage implies: its earliest start, the work of all, and the least
-    time that must follow each. The micro-batches are equal, so `example` has only the first.
-    """
+    """Return the longest time that a set of steps on one stage implies: earliest start, all the work, shortest rest."""
+    # The micro-batches are equal, so `example` has only the first.
     costs.check_for(example)
     order = checked_order(example)
     seconds = {(stage, action): costs.of(action, stage, example) for stage, action in order}

@@ -35,9 +35,7 @@ class ActionCosts:
                 raise ValueError(f"{name}={cost}: a cost is a time, 0 or more")
 
     def of(self, action: Action, stage: int, schedule: Schedule | None = None) -> float:
-        """Return how long `stage` is busy with `action`. `schedule` determines which backward passes are split, and how
-        virtual stages map to positions.
-        """
+        """Return how long `stage` is busy with `action`. `schedule` knows which passes are split, and positions."""
         is_split = schedule is not None and (stage, action.piece) in schedule.split
         cost = self._cost(action.kind, is_split)
         if not isinstance(cost, Sequence):

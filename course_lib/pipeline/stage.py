@@ -1,8 +1,7 @@
-"""One rank of a pipeline: its blocks, in one or more parts of the model, how it reaches the other ranks, and what a
-forward pass saves for its backward pass: one graph, or one per block for a backward pass in two parts.
+"""One rank of a pipeline: its blocks, its messages to other ranks, and what a forward pass saves for the backward pass.
 
 A split backward pass first computes the gradients of inputs and states, which other stages wait for, and later the
-gradients of the weights, which no stage waits for. Each block has a separate graph, so that the second part of its
+gradients of the weights, which no stage waits for. Each block then has a separate graph, so that the second part of its
 backward pass runs through no other block. The cost depends on the block:
 
 - an embedding has no gradient for its inputs: all of its work is in the second part;
@@ -198,7 +197,7 @@ class WholePass:
         roots: Roots = [(self.outputs, gradient)]
         for place, gradients in state_gradients.items():
             roots += zip(self.new_states[place], gradients, strict=True)
-        _go_back(roots)
+        _run_backward(roots)
 
 
 @dataclass
@@ -256,7 +255,7 @@ class SplitPass:
                 if later:
                     self.rest.insert(0, (roots, later))
                 if leaves:
-                    _go_back(roots, leaves, keep_graph=bool(later))
+                    _run_backward(roots, leaves, keep_graph=bool(later))
             passed = graph.inputs.grad
 
     def second_part(self) -> Callable[[], None]:
@@ -265,10 +264,10 @@ class SplitPass:
         A weight shared by two blocks gets both contributions at once.
         """
         roots = [root for roots, _ in self.rest for root in roots]
-        return partial(_go_back, roots, [weight for _, weights in self.rest for weight in weights])
+        return partial(_run_backward, roots, [weight for _, weights in self.rest for weight in weights])
 
 
-def _go_back(roots: Roots, leaves: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:
+def _run_backward(roots: Roots, leaves: Sequence[Tensor] | None = None, keep_graph: bool = False) -> None:
     """Run a backward pass from the roots that need a gradient: all of a part's weights may be frozen."""
     trained = [(root, gradient) for root, gradient in roots if root.requires_grad]
     if trained:

@@ -1,6 +1,6 @@
 """Replicas of pipelines, shards of parameters, and a plan for both (lesson 07).
 
-Read `hybrid`, `fsdp`; then `plan` and `choose_plan`.
+Read `mesh`, `hybrid`, `fsdp`; then `plan` and `choose_plan`.
 """
 
 from typing import TYPE_CHECKING

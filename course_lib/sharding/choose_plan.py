@@ -1,7 +1,7 @@
 """Choose a parallelism plan: predict the time and memory of an update for every way to cut the model and the batch.
 
 The inputs are measured or counted: block times, which depend on the size of a piece, the sizes of gradients and
-messages, and two numbers for each link. `plan.py` has the rules; `explain` shows why one plan is faster than another.
+messages, and two numbers for each link. `plan` has the rules; `explain` shows why one plan is faster than another.
 """
 
 from __future__ import annotations

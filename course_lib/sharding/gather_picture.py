@@ -15,16 +15,12 @@ BARS = {
     "backward": COLORS["backward"],
     "reduce-scatter": COLORS["receive"],
 }
-
-
 AREAS = {
     "optimizer shard": MEMORY["optimizer"],
     "parameter shard": MEMORY["parameters"],
     "gathered parameters": "#7FB8D8",  # lighter than the parameter shard, because they are temporary
     "gradients": MEMORY["gradients"],
 }
-
-
 KIB, MIB = 2**10, 2**20
 
 
@@ -33,7 +29,7 @@ def draw_gather_and_drop(
 ) -> Picture:
     """Draw what `GatherWatch` recorded for one update: one row per block, and below them the bytes on `rank`.
 
-    `block_bytes` maps each block's place to the bytes of its whole parameters (`planning.sharding.block_bytes`), and
+    `block_bytes` maps each block's place to the bytes of its whole parameters (`model_parallel.block_bytes`), and
     `shards` is the number of ranks that share them. `optimizer_bytes` is the constant size of the rank's optimizer
     state. A black stroke marks the moment when a block is dropped.
     """

@@ -1,4 +1,4 @@
-"""Measure an update of any strategy: its seconds, its memory, and the bytes that sharding leaves on a rank.
+"""Measure what `model_parallel.sharded_memory` and a `Plan` predict: the bytes on a rank, and the time of an update.
 
 `plan_seconds` runs a plan for large GPUs on the ranks of this machine: a small twin of the model whose blocks, messages
 and sums are slowed down to the planned times. The order of work, the waiting and the overlap are real.
@@ -25,7 +25,7 @@ from course_lib.launcher.notebook.launch import launch
 from course_lib.messages.link import Link
 from course_lib.model_parallel.sharded_memory import WAYS, ShardedMemory
 from course_lib.one_device.block_times import Work
-from course_lib.one_device.measurement import _bytes
+from course_lib.one_device.measurement import local_bytes
 from course_lib.pipeline.simulation import ActionCosts
 from course_lib.sharding.fsdp import FSDP, GatherPace, GatherWatch
 from course_lib.sharding.hybrid import Hybrid
@@ -61,9 +61,9 @@ def measure_sharding(strategy: Strategy, batch: Batch) -> ShardedMemory:
     optimizer = getattr(strategy.optimizer, "optim", strategy.optimizer)  # a ZeroRedundancyOptimizer wraps one
     values = [value for slots in optimizer.state.values() for value in slots.values()]
     return ShardedMemory(
-        parameters=_bytes(parameters),
-        gradients=_bytes(parameter.grad for parameter in parameters if parameter.grad is not None),
-        optimizer=_bytes(value for value in values if isinstance(value, Tensor) and value.dim()),
+        parameters=local_bytes(parameters),
+        gradients=local_bytes(parameter.grad for parameter in parameters if parameter.grad is not None),
+        optimizer=local_bytes(value for value in values if isinstance(value, Tensor) and value.dim()),
         passing=watch.passing.peak if watch else 0,
     )
 

@@ -1,4 +1,4 @@
-"""Bars of memory, of stages with their blocks, and of plans; widgets that change a memory, or place the blocks."""
+"""Bars of plans: how the time of an update under each is spent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A whole training run: settings, tasks, loop, checkpoints, log. `course train` runs it.
+"""A whole training run: settings, tasks, checkpoints, log. `course train` runs it.
 
-Read `job`, `checkpoint`, `registry`, `tasks`.
+Read `job`, `checkpoint`, `registry`, `tasks`. The loop itself is `one_device.loop`.
 """
 
 from typing import TYPE_CHECKING

@@ -250,25 +250,25 @@ class Job:
         updates = updates_on(self.strategy, self.reader, remaining)
         if settings.profile:
             updates = profile_some(updates_on(self.strategy, with_input_waits(self.reader), remaining), remaining)
-        save: Callable[..., object] = save_checkpoint
+        write: Callable[..., object] = save_checkpoint
         with contextlib.ExitStack() as stack:
             stack.enter_context(trace.paused())  # a run may take days: record no timeline
             if settings.checkpoint and settings.async_checkpoint:
-                save = stack.enter_context(BackgroundSaver(agreed=(NotFinite,))).save
+                write = stack.enter_context(BackgroundSaver(agreed=(NotFinite,))).save
             for update in updates:
                 metrics.add(update)
                 is_last = metrics.updates == settings.updates
                 stopped = stops.after_update() if stops and not is_last else ""
                 if settings.checkpoint and (stopped or is_last or metrics.updates % settings.every == 0):
-                    self.save(save)
+                    self.save(write)
                 if stopped:
                     break
         if stops:
             stops.close()
         return stopped
 
-    def save(self, save: Callable[..., object]) -> None:
-        """Save a checkpoint, unless the loss or a weight is not finite."""
+    def save(self, write: Callable[..., object]) -> None:
+        """Save a checkpoint with `write`, unless the loss or a weight is not finite."""
         self.metrics.flush()  # the log must cover the checkpoint; a resumed run drops later lines
         self.metrics.check_losses()
         check_weights(self.strategy, self.metrics.updates)
@@ -276,7 +276,7 @@ class Job:
         notes = self.notes | {"loss": self.metrics.loss}
         if scaler := getattr(self.strategy, "scaler", None):
             notes["scaler"] = scaler.state()
-        save(self.strategy, self.settings.checkpoint, position, notes=notes)
+        write(self.strategy, self.settings.checkpoint, position, notes=notes)
         self.metrics.skip_time()
 
 

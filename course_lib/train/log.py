@@ -3,7 +3,7 @@
     {"update": 50, "loss": 0.031, "tokens_per_second": 41000.0, "seconds": 1.8, "mfu": 0.31}
 
 `seconds` counts from the start of the run, without the time between a stop and a resume. `mfu` is present if the
-devices' peak is known: see `metrics.py`.
+devices' peak is known: see `train.metrics`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from course_lib.launcher.wire.progress_bar import Progress
 from course_lib.one_device.loop import READ_EVERY, Update
 
 BEGINNING = '{"update": '  # every line starts with this
+CHECK_EVERY = 20  # updates: all ranks check for finite losses after the same one, so that they stop together
+NOT_YET_CHECKED = 10  # updates that a GPU may still be running: the next check covers them
 
 
 class LogError(ValueError):
@@ -96,10 +98,6 @@ def read_log(path: str | Path) -> list[Record]:
     except (OSError, AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         problem = "cannot be read" if isinstance(error, OSError) else "is not a log"
         raise LogError(f"{path} {problem}: give the file that `course train --log FILE` wrote") from error
-
-
-CHECK_EVERY = 20  # updates: all ranks check for finite losses after the same one, so that they stop together
-NOT_YET_CHECKED = 10  # updates that a GPU may still be running: the next check covers them
 
 
 class NotFinite(ArithmeticError):

@@ -1,4 +1,4 @@
-"""The settings of `course train`. Each is told once, here: its default, its limits, its help."""
+"""The settings of `course train`. Each is defined once, here: its default, its limits, its help."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class Settings:
     profile: bool = False  # a few updates, for a trace of all ranks
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value, limits = getattr(self, each.name), each.metadata.get("limits")
+        for option in fields(self):
+            value, limits = getattr(self, option.name), option.metadata.get("limits")
             if limits and value is not None and not limits[0] <= value <= limits[1]:
-                raise BadSettings(f"{each.name}={value}: give a number from {limits[0]} to {limits[1]}")
+                raise BadSettings(f"{option.name}={value}: give a number from {limits[0]} to {limits[1]}")
         if self.time_limit is not None and self.checkpoint is None:
             raise BadSettings("--time-limit saves a checkpoint when the time is up: give --checkpoint and a folder")
         if self.resume and self.checkpoint is None:

@@ -1,4 +1,4 @@
-"""A small GPT, also a list of blocks: causal self-attention and an MLP replace the LSTM cell.
+"""A small GPT, a list of blocks like the LSTM: causal self-attention and an MLP replace the cell.
 
 Every strategy that cuts between blocks or between sequences trains it unchanged. Nothing is carried from step to step:
 a block multiplies all steps of a sequence at once, and each step looks back at the keys and values of earlier ones.

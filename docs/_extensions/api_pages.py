@@ -7,9 +7,9 @@ from pathlib import Path
 
 from repository import ROOT
 
-PACKAGE = ROOT / "course_lib"
+LIBRARY = ROOT / "course_lib"
 # In the order of the lessons, which is the order of imports in pyproject.toml.
-ROOMS = (
+PACKAGES = (
     *("runtime", "launcher", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
     *("pipeline", "sharding", "clusters", "frameworks", "transformer", "train"),
     *("checks", "lessons", "lab", "grading", "authoring", "classroom", "command"),
@@ -31,13 +31,13 @@ from course_lib import launch
 ```{{toctree}}
 :hidden:
 
-{rooms}
+{packages}
 ```
 """
-ROOM = """# course_lib.{room}
+PAGE = """# course_lib.{package}
 
 ```{{eval-rst}}
-.. automodule:: course_lib.{room}
+.. automodule:: course_lib.{package}
    :members:
 {imported}```
 {modules}"""
@@ -46,41 +46,42 @@ IMPORTED = "   :imported-members:\n"  # a package's public names come from its m
 
 def api_pages() -> dict[str, str]:
     """All pages of the reference, by the name of their file."""
-    found = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir() if _is_room(path)}
-    assert found == set(ROOMS), (
-        f"docs/_extensions/api_pages.py lists other rooms than course_lib has: {found ^ set(ROOMS)}"
+    found = {path.stem if path.suffix else path.name for path in LIBRARY.iterdir() if _is_package(path)}
+    assert found == set(PACKAGES), (
+        f"docs/_extensions/api_pages.py lists other packages than course_lib has: {found ^ set(PACKAGES)}"
     )
-    return {"api/index.md": _landing()} | {f"api/{room}.md": _room(room) for room in ROOMS}
+    return {"api/index.md": _landing()} | {f"api/{package}.md": _page(package) for package in PACKAGES}
 
 
-def _is_room(path: Path) -> bool:
+def _is_package(path: Path) -> bool:
     if path.is_dir():
         return (path / "__init__.py").is_file() and not path.name.startswith("_")
     return path.suffix == ".py" and path.stem not in {"__init__", "__main__", "version"}
 
 
 def _landing() -> str:
-    rows = [f"| [`{room}`]({room}.md) | {_first_line(_file(room))} |" for room in ROOMS]
+    rows = [f"| [`{package}`]({package}.md) | {_first_line(_file(package))} |" for package in PACKAGES]
     tree = ["| package | |", "|---|---|", *rows]
-    names = [f"- {_link(name, module)}" for name, module in _imported(PACKAGE / "__init__.py").items()]
-    return LANDING.format(tree="\n".join(tree), names="\n".join(names), rooms="\n".join(ROOMS))
+    names = [f"- {_link(name, module)}" for name, module in _imported(LIBRARY / "__init__.py").items()]
+    return LANDING.format(tree="\n".join(tree), names="\n".join(names), packages="\n".join(PACKAGES))
 
 
 def _link(name: str, module: str) -> str:
     return f"{{py:obj}}`course_lib.{name} <{module}.{name}>`"
 
 
-def _room(room: str) -> str:
-    rows = [f"| `{path.stem}` | {_first_line(_file_of(path))} |" for path in _parts(PACKAGE / room)]
+def _page(package: str) -> str:
+    rows = [f"| `{path.stem}` | {_first_line(_file_of(path))} |" for path in _parts(LIBRARY / package)]
     modules = "\n".join(["", "## Its modules", "", "| module | |", "|---|---|", *rows, ""]) if rows else ""
-    imported = IMPORTED if "exports(__name__)" in _file(room).read_text() else ""
-    borrowed = [name for name, module in _imported(_file(room)).items() if not module.startswith(f"course_lib.{room}")]
+    imported = IMPORTED if "exports(__name__)" in _file(package).read_text() else ""
+    home = f"course_lib.{package}"
+    borrowed = [name for name, module in _imported(_file(package)).items() if not module.startswith(home)]
     imported += f"   :exclude-members: {', '.join(borrowed)}\n" if imported and borrowed else ""  # they have a page
-    return ROOM.format(room=room, imported=imported, modules=modules)
+    return PAGE.format(package=package, imported=imported, modules=modules)
 
 
-def _file(room: str) -> Path:
-    return _file_of(PACKAGE / room) if (PACKAGE / room).is_dir() else PACKAGE / f"{room}.py"
+def _file(package: str) -> Path:
+    return _file_of(LIBRARY / package) if (LIBRARY / package).is_dir() else LIBRARY / f"{package}.py"
 
 
 def _file_of(path: Path) -> Path:
@@ -101,7 +102,7 @@ def _first_line(file: Path) -> str:
 
 
 def _imported(file: Path) -> dict[str, str]:
-    """The public names of a package that are functions or classes of its rooms, with the room of each."""
+    """The public names of a package that are functions or classes of its modules, with the module of each."""
     body = ast.parse(file.read_text()).body
     lines = [line for part in body for line in (part.body if isinstance(part, ast.If) else [part])]
     imports = [line for line in lines if isinstance(line, ast.ImportFrom) and line.module not in {None, "course_lib"}]

@@ -117,7 +117,7 @@ def _damage_of(path: Path, only_facts: bool = False) -> str:
         return "" if updates == _updates(path) else f"it is from update {updates}"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError) as error:  # bytes that are not text, facts that are none, an invalid file name
+    except (OSError, ValueError) as error:  # bytes that are not text, invalid JSON or file names
         return f"it cannot be read: {error}"
 
 
@@ -199,8 +199,8 @@ def locked(folder: Path) -> Iterator[None]:
     """Inside this context, no other job may write into `folder`; raises if another job may be doing so now.
 
     The kernel holds the lock (`flock`), and releases it when the process ends, however it ends. Not every file system
-    tells other machines, so a name that a process on another machine left counts, unless it is an earlier attempt of
-    this job, which torchrun or Slurm has started again elsewhere.
+    shares locks between machines. So a name in the file counts, too, if a process on another machine left it, unless
+    that was an earlier attempt of this job, which torchrun or Slurm has restarted here.
     """
     path, made_folder, host = folder / LOCK, not folder.exists(), socket.gethostname()
     run = os.environ.get("TORCHELASTIC_RUN_ID", "none")
@@ -213,7 +213,7 @@ def locked(folder: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read()
             was_mine = (is_locked and holder.endswith(f" on {host}")) or (job and restarts() and holder.startswith(job))
-            # Whoever removed the file while we opened it has ended since, but the next writer locks another file.
+            # If a job that was ending removed the file while we opened it, the next writer would lock another file.
             was_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
             if is_locked is False or was_removed or (holder and not was_mine):
                 raise CheckpointError(
@@ -227,7 +227,7 @@ def locked(folder: Path) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
-            with contextlib.suppress(OSError):  # Windows removes no open file, and no system a folder in use
+            with contextlib.suppress(OSError):  # an open file on Windows, or a folder with checkpoints
                 path.unlink(missing_ok=True)
                 if made_folder:
                     folder.rmdir()

@@ -180,7 +180,7 @@ def load_checkpoint(strategy: Strategy, folder: str | Path) -> Checkpoint:
         raise CheckpointError(f"there is no checkpoint in {folder}: give the folder that it was saved into")
     if damaged:
         _warn(f"{', '.join(damaged)}: {checkpoint.path.name}, the previous one, is loaded instead")
-    # All that can be refused is refused before the strategy or its optimizer changes.
+    # Refuse what we must before the strategy or its optimizer changes.
     current = state.description_of(strategy, sampled=False)
     checkpoint = replace(checkpoint, same_layout=checkpoint.layout == current["layout"])
     state.check_same(checkpoint, current["parameters"], current["optimizer"])

@@ -183,15 +183,15 @@ def targets_of(
 def check_same(checkpoint: Checkpoint, parameters: Mapping[str, list], optimizer: str) -> None:
     """Refuse a checkpoint whose parameters have other names, shapes or dtypes, or whose optimizer keeps other state."""
 
-    def in_words(name: str, described: list | None) -> str:
-        return f"{name} of shape {tuple(described[0])} in {described[1][6:]}" if described else f"no {name}"
+    def described(name: str, outline: list | None) -> str:
+        return f"{name} of shape {tuple(outline[0])} in {outline[1][6:]}" if outline else f"no {name}"
 
     for name in sorted(checkpoint.parameters.keys() | parameters.keys()):
         saved, current = checkpoint.parameters.get(name), parameters.get(name)
         if saved != current:
             raise CheckpointError(
-                f"{checkpoint.path} belongs to another model: it has {in_words(name, saved)}, and this one has "
-                f"{in_words(name, current)}. Give the model, sizes and dtype that it was trained with"
+                f"{checkpoint.path} belongs to another model: it has {described(name, saved)}, and this one has "
+                f"{described(name, current)}. Give the model, sizes and dtype that it was trained with"
             )
     # Version 1.0 saved the optimizer's name alone.
     if checkpoint.optimizer and checkpoint.optimizer not in (optimizer, optimizer.partition(" (")[0]):
