@@ -5,7 +5,7 @@
 
 These packages follow the lessons, and each imports only from those before it:
 
-runtime, launcher (00, 08), core, messages (00), one_device (01), data_parallel (02, 04), padding (03),
+runtime, launcher (00, 08), drawing, core, messages (00), one_device (01), data_parallel (02, 04), padding (03),
 model_parallel (05), pipeline (06), sharding (07), clusters (08, 09), frameworks (10), transformer (12), train.
 The others hold the exercises (lessons, checks) and the course's tools (command, lab, classroom, grading, authoring).
 """

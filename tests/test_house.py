@@ -22,7 +22,7 @@ BEYOND = ("checks", "lessons", "grading", "classroom", "lab", "authoring")  # wh
 
 
 LEARNED = (
-    *("runtime", "launcher", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
+    *("runtime", "launcher", "drawing", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
     *("pipeline", "sharding", "clusters", "frameworks", "transformer", "train"),
 )
 
@@ -146,7 +146,7 @@ def test_a_package_over_its_budget_is_told_by_how_much(tmp_path):
     [
         ("import course_lib.strategies", "data_parallel (DDP, Accumulation)"),
         ("from course_lib.planning.schedules import gpipe", "pipeline (schedules)"),
-        ("from course_lib import pictures", "draw_timeline, draw_schedule"),
+        ("from course_lib import pictures", "draw_timeline, draw_curves"),
     ],
 )
 def test_an_import_of_version_1_says_where_the_name_is_now(line, place):

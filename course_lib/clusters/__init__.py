@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from course_lib.clusters.parameter_server import ParameterServer
     from course_lib.clusters.recorded_calls import draw_collectives, evidence
     from course_lib.core.adding import AddingProblem
-    from course_lib.core.curves import draw_curves
     from course_lib.core.memory import BatchSize
     from course_lib.core.model import lstm_model, squared_error
     from course_lib.core.proof import same_as_one_process
@@ -28,13 +27,16 @@ if TYPE_CHECKING:
         next_token_batch,
         write_shards,
     )
-    from course_lib.core.timeline import draw_comparison, draw_timeline
-    from course_lib.data_parallel.network import Network, paced_network
+    from course_lib.data_parallel.network import paced_network
+    from course_lib.drawing.curves import draw_curves
+    from course_lib.drawing.timeline import draw_comparison, draw_timeline
     from course_lib.launcher.hangs import flight_recorder
     from course_lib.launcher.tracing.trace_file import read_trace
     from course_lib.messages.link import Link
-    from course_lib.one_device.block_times import Work, h200_block_times
+    from course_lib.model_parallel.work import Work
+    from course_lib.one_device.block_times import h200_block_times
     from course_lib.padding.buckets import BucketedBatches
     from course_lib.sharding.choose_plan import best_of_each_way, plans
+    from course_lib.sharding.network import Network
 
 __getattr__, __dir__ = exports(__name__)

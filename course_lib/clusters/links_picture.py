@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.core.picture import COLORS, INK, Picture
+from course_lib.drawing.picture import COLORS, INK, Picture
 from course_lib.messages.link import Link
 
 MOST_NUMBERS = 16  # ranks: with more, the numbers do not fit in their boxes

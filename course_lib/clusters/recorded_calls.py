@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from course_lib.core.picture import COLORS, INK, Picture
+from course_lib.drawing.picture import COLORS, INK, Picture
 from course_lib.launcher.hangs.flight_recorder import COALESCED, is_nccl, op_of
 from course_lib.runtime.course_files import course_folder
 

@@ -10,17 +10,16 @@ from typing import Any
 
 from course_lib.command import arguments as types
 from course_lib.command.arguments import BadUsage, complain, option, status_of
-from course_lib.core.timeline import draw_timeline
+from course_lib.drawing.timeline import draw_timeline
 from course_lib.launcher.hangs.errors import Detached, LaunchError, PeersLost
 from course_lib.launcher.jobs import torchrun
 from course_lib.launcher.jobs.slurm import Slurm
 from course_lib.launcher.jobs.target import parse
 from course_lib.launcher.notebook.launch import MAX_RANKS, warm_up
-from course_lib.launcher.rank import stop
-from course_lib.launcher.rank.stop import REQUEUE
 from course_lib.launcher.tracing.trace_file import arrivals_in, check_can_be_written, read_trace, spans_in
-from course_lib.runtime import machine
+from course_lib.runtime import machine, stop
 from course_lib.runtime.interrupt import exiting_on_interrupt
+from course_lib.runtime.stop import REQUEUE
 from course_lib.runtime.words import counted
 from course_lib.train.settings import Settings
 

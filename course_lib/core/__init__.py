@@ -1,7 +1,7 @@
 """What every lesson stands on: batches, the LSTM, the training step that all strategies share, and the proof.
 
 Read `batch`, `model`, `shards`, `strategy`, `proof`; then data (`adding`, `text`, `samplers`), costs (`memory`,
-`metering`), speed (`fast`, `pacing`) and pictures (`picture`, `svg`, `timeline`, `curves`, `explorer`).
+`metering`) and speed (`fast`, `pacing`).
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from course_lib.runtime.exports import exports
 if TYPE_CHECKING:
     from course_lib.core.adding import AddingProblem, at_last_padded_step
     from course_lib.core.batch import Batch, copied_ahead, pad
-    from course_lib.core.curves import draw_curves
     from course_lib.core.fast import keep_weights_where_they_are
     from course_lib.core.memory import (
         LSTM,
@@ -36,12 +35,10 @@ if TYPE_CHECKING:
         squared_error,
     )
     from course_lib.core.pacing import OneNode, pace_blocks, pace_layers
-    from course_lib.core.picture import Picture
     from course_lib.core.proof import Proof, same_as_one_process
     from course_lib.core.samplers import ShardedBatches
     from course_lib.core.shards import BadShards, Shard
     from course_lib.core.strategy import Single, Strategy, broadcast_weights, sum_over_ranks
-    from course_lib.core.svg import diagram
     from course_lib.core.text import (
         Corpus,
         CorpusError,
@@ -51,6 +48,9 @@ if TYPE_CHECKING:
         next_token_batch,
         write_shards,
     )
-    from course_lib.core.timeline import draw_comparison, draw_messages, draw_timeline
+    from course_lib.drawing.curves import draw_curves
+    from course_lib.drawing.picture import Picture
+    from course_lib.drawing.svg import diagram
+    from course_lib.drawing.timeline import draw_comparison, draw_messages, draw_timeline
 
 __getattr__, __dir__ = exports(__name__)

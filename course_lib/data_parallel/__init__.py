@@ -9,7 +9,7 @@ from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
     from course_lib.data_parallel.ddp import DDP, Accumulation, TracedDDP, accumulate
-    from course_lib.data_parallel.network import Network, paced_network, sent_by
+    from course_lib.data_parallel.network import paced_network, sent_by
     from course_lib.data_parallel.scaling_widget import explore_scaling
     from course_lib.messages.link import Link
     from course_lib.one_device.block_times import h200_block_times

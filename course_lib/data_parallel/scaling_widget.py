@@ -6,8 +6,8 @@ import statistics
 import time
 from math import log2
 
-from course_lib.core.explorer import Button, Explorer, choice, powers_of_two, round_numbers, slider
-from course_lib.core.svg import Drawing, element, line, path, table, text
+from course_lib.drawing.explorer import Button, Explorer, choice, powers_of_two, round_numbers, slider
+from course_lib.drawing.svg import Drawing, element, line, path, table, text
 from course_lib.messages.link import Link
 from course_lib.runtime.words import size_in_words, time_in_words
 

@@ -12,7 +12,7 @@ from io import BufferedReader, BufferedWriter
 
 from course_lib.grading.cgroups import Group
 from course_lib.grading.limits import Limits, uses_more_than
-from course_lib.launcher.supervisor.patience import FairTime, descendants, family
+from course_lib.runtime.patience import FairTime, descendants, family
 
 TOO_MUCH_MEMORY = "it used too much memory"
 LONG = 5.0  # seconds of sleep, less than any time limit on an answer

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.launcher.supervisor.patience import Patience
+from course_lib.runtime.patience import Patience
 
 GIGABYTE = 1 << 30
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BLOCK, GAP = 10, 2
-# The course's colors, as in `course_lib.core.picture`, which takes seconds to import.
+# The course's colors, as in `course_lib.drawing.picture`, which takes seconds to import.
 COLORS = {
     "forward": "#0072B2",
     "backward": "#E69F00",

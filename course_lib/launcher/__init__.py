@@ -24,6 +24,6 @@ if TYPE_CHECKING:
     from course_lib.launcher.jobs.slurm import Slurm, slurm
     from course_lib.launcher.live.team import Team, ranks
     from course_lib.launcher.notebook.launch import launch, warm_up
-    from course_lib.launcher.wire.run import Run
+    from course_lib.launcher.notebook.run import Run
 
 __getattr__, __dir__ = exports(__name__)

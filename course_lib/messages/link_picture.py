@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.core.picture import COLORS, INK, Picture
+from course_lib.drawing.picture import COLORS, INK, Picture
 from course_lib.messages.link import Link
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from course_lib.model_parallel.placement_widget import draw_placement, explore_placement
     from course_lib.model_parallel.sharded_memory import ShardedMemory, block_bytes, predict_sharding
     from course_lib.model_parallel.tensor_parallel import ShardedRecurrent, TensorParallel, Whole
-    from course_lib.one_device.block_times import Work, h200_block_times
+    from course_lib.model_parallel.work import Work
+    from course_lib.one_device.block_times import h200_block_times
     from course_lib.one_device.measurement import seconds_per_update
     from course_lib.one_device.memory_widget import draw_memory
 

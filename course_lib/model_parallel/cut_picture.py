@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from course_lib.core.batch import Batch
 from course_lib.core.memory import BatchSize
 from course_lib.core.model import Embed, Recurrent, SequenceModel
-from course_lib.core.picture import COLORS, INK, Picture
+from course_lib.drawing.picture import COLORS, INK, Picture
 from course_lib.model_parallel.placement import Placement
 from course_lib.runtime.words import counted, memory_in_words
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from course_lib.core.explorer import Button, Explorer, slider
-from course_lib.core.svg import SHEET, Drawing, bar, line, text
+from course_lib.drawing.explorer import Button, Explorer, slider
+from course_lib.drawing.svg import SHEET, Drawing, bar, line, text
 from course_lib.model_parallel.placement import BlockCost, Placement, balanced, step_cost
 from course_lib.one_device.memory_widget import TALL
 from course_lib.runtime.words import counted, memory_in_words, time_in_words

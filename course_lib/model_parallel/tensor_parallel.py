@@ -97,18 +97,6 @@ class Whole(torch.autograd.Function):
         return (None if gradient is None else gradient.split(ctx.sizes, dim=-1)[dist.get_rank()]), None
 
 
-class Summed(torch.autograd.Function):
-    """Forward: an all-reduce. Backward: identity, because the sum's gradient is the same on all ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, part: Tensor) -> Tensor:
-        return _summed(part)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return gradients[0]
-
-
 # A kind of block -> the class that makes a rank's part of one. It takes and returns whole tensors, and has `shard_of`.
 SHARDED: dict[type, Callable[[Any], Any]] = {Recurrent: ShardedRecurrent}
 

@@ -9,7 +9,7 @@ from course_lib.runtime.exports import exports
 
 if TYPE_CHECKING:
     from course_lib.messages.link import fit_line
-    from course_lib.one_device.block_times import BlockSeconds, BlockTimes, Work, h200_block_times, read_block_times
+    from course_lib.one_device.block_times import BlockSeconds, BlockTimes, h200_block_times, read_block_times
     from course_lib.one_device.loop import BatchReader, History, epochs, evaluate, train
     from course_lib.one_device.measurement import measure_memory, seconds_per_update
     from course_lib.one_device.memory_widget import draw_memory, explore_memory

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.core.explorer import Explorer, choice, powers_of_two, slider
 from course_lib.core.memory import OPTIMIZERS, PRECISIONS, SHARDED, BatchSize, Memory, Savings, lstm_size, predict_with
-from course_lib.core.picture import MEMORY
-from course_lib.core.svg import SHEET, Drawing, bar, breadth, legend, line, table, text
+from course_lib.drawing.explorer import Explorer, choice, powers_of_two, slider
+from course_lib.drawing.picture import MEMORY
+from course_lib.drawing.svg import SHEET, Drawing, bar, breadth, legend, line, table, text
 from course_lib.runtime.words import memory_in_words
 
 TALL = 24  # the height of a bar

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy
 
-from course_lib.core.explorer import Explorer, powers_of_two, slider, whole_number
-from course_lib.core.svg import Drawing, box, legend, line, text
+from course_lib.drawing.explorer import Explorer, powers_of_two, slider, whole_number
+from course_lib.drawing.svg import Drawing, box, legend, line, text
 from course_lib.padding.buckets import BucketedBatches, Load, load_of
 from course_lib.runtime.words import counted
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from course_lib.core.batch import Batch
-from course_lib.core.picture import COLORS, INK, Picture
+from course_lib.drawing.picture import COLORS, INK, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

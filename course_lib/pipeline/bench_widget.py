@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from course_lib.core.explorer import Button, Explorer, choice, slider, whole_number
-from course_lib.core.svg import SHEET, Drawing, box, element, line, table, text
+from course_lib.drawing.explorer import Button, Explorer, choice, slider, whole_number
+from course_lib.drawing.svg import SHEET, Drawing, box, element, line, table, text
 from course_lib.pipeline import schedule_picture as chart
 from course_lib.pipeline.actions import Action, IllegalSchedule, fullest, held_after_each
 from course_lib.pipeline.named_schedules import SCHEDULES, make_schedule

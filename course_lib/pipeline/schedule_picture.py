@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from course_lib.core.explorer import Explorer, choice, slider
-from course_lib.core.svg import DARKEST, SHEET, Drawing, box, breadth, element, legend, line, text
+from course_lib.drawing.explorer import Explorer, choice, slider
+from course_lib.drawing.svg import DARKEST, SHEET, Drawing, box, breadth, element, legend, line, text
 from course_lib.pipeline.actions import Action, Held
 from course_lib.pipeline.named_schedules import SCHEDULES, make_schedule
 from course_lib.pipeline.schedule import Schedule

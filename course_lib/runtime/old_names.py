@@ -12,7 +12,7 @@ MOVED = {
     "lstm": "course_lib.core (the model, its memory), transformer (the GPT) and frameworks (TensorFlow, JAX)",
     "machine": "course_lib.runtime.machine; `cores` and `device` are in course_lib itself",
     "meter": "course_lib.core (meter, most_alive, saved_for_backward)",
-    "pictures": "the package of the subject, as draw_timeline, draw_schedule, ...: most are in course_lib.core",
+    "pictures": "course_lib.drawing (draw_timeline, draw_curves, ...) or the package of the subject (draw_schedule)",
     "planning": "course_lib.messages (links), data_parallel (networks), model_parallel (placement), pipeline "
     "(schedules) and sharding (plans)",
     "settings": "course_lib.train (Settings)",

@@ -12,11 +12,11 @@ from itertools import product
 
 from tqdm import tqdm
 
-from course_lib.data_parallel.network import Network
 from course_lib.model_parallel.placement import CannotPlace
-from course_lib.one_device.block_times import Work
+from course_lib.model_parallel.work import Work
 from course_lib.pipeline.named_schedules import VIRTUAL
 from course_lib.sharding.fsdp_plan import sharded
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import PARTS, Pieces, Plan, pipelined
 
 SPLIT = ("zb-h1", "zb-v")  # schedules that compute weight gradients separately

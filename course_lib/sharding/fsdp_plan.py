@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.data_parallel.network import Network
 from course_lib.model_parallel.placement import Placement
-from course_lib.one_device.block_times import BlockSeconds, Work
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import BlockSeconds
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import FSDP, Pieces, Plan, costs_of
 
 

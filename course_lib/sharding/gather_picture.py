@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.core.picture import COLORS, INK, MEMORY, Picture
-from course_lib.core.timeline import _draw_bar, _format, _from_zero, _time_unit
-from course_lib.launcher.wire.run import Run
+from course_lib.drawing.picture import COLORS, INK, MEMORY, Picture
+from course_lib.drawing.timeline import _draw_bar, _format, _from_zero, _time_unit
+from course_lib.launcher.notebook.run import Run
 from course_lib.runtime.trace import Span
 
 BARS = {

@@ -23,7 +23,7 @@ from course_lib.core.strategy import MakeOptimizer, StatesByMicroBatch, sum_over
 from course_lib.pipeline.pipeline import Pipeline
 from course_lib.runtime.trace import span
 from course_lib.runtime.words import counted
-from course_lib.sharding.fsdp import mesh_of
+from course_lib.sharding.mesh import mesh_of
 
 
 class Hybrid(Pipeline):

@@ -24,7 +24,7 @@ from course_lib.data_parallel.network import paced_network
 from course_lib.launcher.notebook.launch import launch
 from course_lib.messages.link import Link
 from course_lib.model_parallel.sharded_memory import WAYS, ShardedMemory
-from course_lib.one_device.block_times import Work
+from course_lib.model_parallel.work import Work
 from course_lib.one_device.measurement import local_bytes
 from course_lib.pipeline.simulation import ActionCosts
 from course_lib.sharding.fsdp import FSDP, GatherPace, GatherWatch

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.core.explorer import Explorer, choice, powers_of_two, slider
 from course_lib.core.memory import OPTIMIZERS, BatchSize, lstm_size
-from course_lib.core.svg import Drawing, box, legend, table, text
-from course_lib.data_parallel.network import Network
+from course_lib.drawing.explorer import Explorer, choice, powers_of_two, slider
+from course_lib.drawing.svg import Drawing, box, legend, table, text
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.runtime.words import counted, memory_in_words, time_in_words
 from course_lib.sharding.choose_plan import best_of_each_way, plans
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import Plan
 
 LEFT, WIDTH, TOP, ROW, TALL = 190, 300, 60, 27, 20

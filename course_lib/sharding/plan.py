@@ -14,13 +14,15 @@ from itertools import accumulate, starmap
 from typing import Any
 
 from course_lib.core.memory import EMBEDDING, LSTM
-from course_lib.data_parallel.network import Network, sent_by
+from course_lib.data_parallel.network import sent_by
 from course_lib.model_parallel.placement import BlockCost, CannotPlace, Placement, balanced, smallest
-from course_lib.one_device.block_times import HALF, BlockSeconds, Work
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import HALF, BlockSeconds
 from course_lib.pipeline.named_schedules import make_schedule
 from course_lib.pipeline.schedule import Schedule
 from course_lib.pipeline.simulation import ActionCosts, Stopwatch
 from course_lib.runtime.words import counted
+from course_lib.sharding.network import Network
 
 ZERO_1, FSDP = "ZeRO-1", "FSDP"
 

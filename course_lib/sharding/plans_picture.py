@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.core.svg import SHEET, Drawing, bar, breadth, legend, text
+from course_lib.drawing.svg import SHEET, Drawing, bar, breadth, legend, text
 from course_lib.one_device.memory_widget import AFTER, TALL
 from course_lib.runtime.words import time_in_words
 from course_lib.sharding.choose_plan import Explanation

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
-from course_lib.one_device.block_times import Work
+from course_lib.model_parallel.work import Work
 from course_lib.sharding.choose_plan import best_of_each_way
 from course_lib.sharding.fsdp_plan import sharded
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import FSDP, Plan, pipelined
 
 FARTHEST = 32.0  # a change by a larger factor means a different machine, or a different job

@@ -25,20 +25,13 @@ from course_lib.launcher.jobs import torchrun
 from course_lib.launcher.jobs.slurm import Slurm
 from course_lib.launcher.jobs.target import find_yours, names_a_function
 from course_lib.launcher.notebook.launch import launch
-from course_lib.launcher.rank import stop
+from course_lib.launcher.notebook.progress_bar import ProgressBar
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.rank.lifetime import seed_generators
-from course_lib.launcher.wire import progress_bar
-from course_lib.launcher.wire.progress_bar import Progress
-from course_lib.launcher.wire.run import Run
-from course_lib.one_device.loop import (
-    BatchReader,
-    StopAgreement,
-    compile_blocks,
-    profile_some,
-    updates_on,
-    with_input_waits,
-)
-from course_lib.runtime import machine, trace
+from course_lib.launcher.wire import progress
+from course_lib.launcher.wire.progress import Progress
+from course_lib.one_device.loop import BatchReader, updates_on
+from course_lib.runtime import machine, stop, trace
 from course_lib.runtime.words import memory_in_words
 from course_lib.train.checkpoint.files import Checkpoint, CheckpointError, Position, find_checkpoint
 from course_lib.train.checkpoint.save_and_load import BackgroundSaver, load_checkpoint, save_checkpoint, writing_into
@@ -48,6 +41,7 @@ from course_lib.train.metrics import utilization_of
 from course_lib.train.registry import STRATEGIES, checked_options, find_strategy, make_strategy, options_of
 from course_lib.train.settings import BadSettings, Settings
 from course_lib.train.tasks import MODELS, check_runs, fingerprint, make_task, prepare_data
+from course_lib.train.updates import StopAgreement, compile_blocks, profile_some, with_input_waits
 from course_lib.transformer.gpt import HEADS, needs_hidden
 
 STREAMS = 1_000_003  # larger than any world size, so no two updates share a rank's seed
@@ -142,7 +136,7 @@ def checkpoint_to_resume(settings: Settings, may_restart: bool) -> Checkpoint | 
     return checkpoint
 
 
-def train_job(settings: Settings, show: Callable[[Progress], None] = progress_bar.send) -> dict[str, Any]:
+def train_job(settings: Settings, show: Callable[[Progress], None] = progress.send) -> dict[str, Any]:
     """Train on all ranks, from the last checkpoint if there is one to resume. Every rank must call this.
 
     Rank 0 writes the log, and calls `show` with the progress. Returns the number of updates, the loss of the last one,
@@ -306,7 +300,7 @@ def launch_job(settings: Settings, ranks: int, on: Slurm | None = None) -> Run:
 def run_job_as_rank(settings: Settings, peer_timeout: float | None = None) -> Run | None:
     """Run the job as one of torchrun's ranks; rank 0 draws the progress bar. The other ranks return None."""
     check_names(settings)  # before the ranks connect, which takes a while
-    bar = progress_bar.ProgressBar(sys.__stderr__)
+    bar = ProgressBar(sys.__stderr__)
     try:
         with _running(settings):
             return torchrun.run_here(

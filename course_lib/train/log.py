@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.launcher.wire.progress_bar import Progress
+from course_lib.launcher.wire.progress import Progress
 from course_lib.one_device.loop import READ_EVERY, Update
 
 BEGINNING = '{"update": '  # every line starts with this

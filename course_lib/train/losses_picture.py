@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from course_lib.core.curves import draw_curves
-from course_lib.core.picture import Picture
+from course_lib.drawing.curves import draw_curves
+from course_lib.drawing.picture import Picture
 from course_lib.train.log import LogError, read_log
 
 

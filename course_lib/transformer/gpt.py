@@ -7,6 +7,7 @@ a block multiplies all steps of a sequence at once, and each step looks back at 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from course_lib.core.model import Embed, Project, SequenceModel, State
 from course_lib.core.shards import Shard, shares
-from course_lib.model_parallel.tensor_parallel import SHARDED, Summed, UsedInParts, part_of
+from course_lib.model_parallel.tensor_parallel import SHARDED, UsedInParts, _summed, part_of
 
 HEADS = 4
 
@@ -203,3 +204,15 @@ class RowParallel(nn.Linear):
 
 
 SHARDED[GPTBlock] = ShardedGPTBlock  # so that tensor parallelism splits a block, rather than replicating it
+
+
+class Summed(torch.autograd.Function):
+    """Forward: an all-reduce. Backward: identity, because the sum's gradient is the same on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        return _summed(part)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]

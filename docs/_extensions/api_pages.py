@@ -10,7 +10,7 @@ from repository import ROOT
 LIBRARY = ROOT / "course_lib"
 # In the order of the lessons, which is the order of imports in pyproject.toml.
 PACKAGES = (
-    *("runtime", "launcher", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
+    *("runtime", "launcher", "drawing", "core", "messages", "one_device", "data_parallel", "padding", "model_parallel"),
     *("pipeline", "sharding", "clusters", "frameworks", "transformer", "train"),
     *("checks", "lessons", "lab", "grading", "authoring", "classroom", "command"),
 )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from course_lib.core.svg import CONTRIBUTORS, box, element, line, text
-from course_lib.messages.all_reduce_widget import AllReduce, PieceMessage, ring
+from course_lib.drawing.svg import CONTRIBUTORS, box, element, line, text
+from course_lib.messages.all_reduce import AllReduce, PieceMessage, ring
 
 SIZE = (640, 310)
 CELL, TALL = 44, 56  # a piece of the tensor on one rank

@@ -22,7 +22,7 @@ from in_page import EXPLORERS  # noqa: E402
 from page_modules import WIDGETS, write_modules  # noqa: E402
 from pyodide_files import FILES, NoPyodide, pyodide_folder  # noqa: E402
 
-from course_lib.core import explorer  # noqa: E402
+from course_lib.drawing import explorer  # noqa: E402
 
 SHELL = Path(explorer.__file__).parent
 FOLDER = "_static/widgets"

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from course_lib.core.explorer import View
 from course_lib.data_parallel.scaling_widget import explore_scaling
+from course_lib.drawing.explorer import View
 from course_lib.messages.all_reduce_widget import explore_all_reduce
 from course_lib.one_device.memory_widget import explore_memory
 from course_lib.pipeline.bench_widget import schedule_bench

@@ -14,14 +14,15 @@ from tqdm import tqdm
 from course_lib import launch
 from course_lib.core.memory import BatchSize
 from course_lib.core.model import cross_entropy, lstm_model
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.pipeline.named_schedules import one_f_one_b
 from course_lib.pipeline.schedule import Schedule
 from course_lib.sharding.choose_plan import plans
 from course_lib.sharding.hybrid import Hybrid
 from course_lib.sharding.measurement import Twin, plan_seconds, sgd, update_times
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import Plan
 from tests.benchmarks.table import table, write_section
 

@@ -27,7 +27,7 @@ from course_lib.grading.limits import Limits
 from course_lib.grading.records import Mark
 from course_lib.grading.runs import Runs
 from course_lib.grading.submissions import find_submissions
-from course_lib.launcher.supervisor.patience import FairTime, Patience
+from course_lib.runtime.patience import FairTime, Patience
 from tests.checks.class_of import EXERCISE, SOLUTION, busy, hand_in, need_a_sandbox, with_first_cell
 
 needs_schedstat = pytest.mark.skipif(

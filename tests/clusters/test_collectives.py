@@ -8,7 +8,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from course_lib.clusters.recorded_calls import draw_collectives, evidence
-from course_lib.core.picture import COLORS, INK
+from course_lib.drawing.picture import COLORS, INK
 
 
 def dump(*calls: str, ranks: int = 4, first: int = 1, backend: str = "nccl") -> dict:

@@ -20,7 +20,8 @@ from course_lib.core.memory import (
     size_of,
 )
 from course_lib.core.model import Recurrent, lstm_model
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.one_device.memory_widget import explore_memory
 
 SIZE = BatchSize(steps=20, sequences=6)

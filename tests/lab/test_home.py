@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from course_lib.checks.catalog import LESSONS, exercises, predictions
-from course_lib.core.picture import COLORS as OF_THE_COURSE
+from course_lib.drawing.picture import COLORS as OF_THE_COURSE
 from course_lib.lab.cards import COLORS
 from course_lib.lab.desk import Desk, lay_out
 from course_lib.lab.home import home

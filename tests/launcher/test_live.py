@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from course_lib import CannotSend, CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck, ranks
-from course_lib.core.timeline import draw_messages, draw_timeline
+from course_lib.drawing.timeline import draw_messages, draw_timeline
 from course_lib.launcher.live import tasks
 from course_lib.launcher.live import team as team_module
 from course_lib.launcher.live.cell import OnRank, names_in, side_by_side

@@ -14,8 +14,8 @@ from course_lib.launcher.hangs.record import RankRecord
 from course_lib.launcher.hangs.stacks import Where
 from course_lib.launcher.live.team import leave_task
 from course_lib.launcher.notebook.listener import Listener
-from course_lib.launcher.supervisor.patience import descendants
 from course_lib.launcher.wire.messages import LOCATE, Interrupt, Located, Raised
+from course_lib.runtime.patience import descendants
 from tests.conftest import PATIENCE, wait_until
 from tests.launcher.test_live import FAULTS, STUCK
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import LaunchError, RankDied, RankFailed, RanksStuck, launch
-from course_lib.launcher.supervisor.patience import descendants
+from course_lib.runtime.patience import descendants
 from tests.conftest import PATIENCE, wait_until
 
 

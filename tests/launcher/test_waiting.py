@@ -9,8 +9,8 @@ import pytest
 
 from course_lib.launcher.hangs.errors import in_one_line
 from course_lib.launcher.hangs.stacks import Frame, Where
+from course_lib.launcher.notebook.progress_bar import LiveLine
 from course_lib.launcher.supervisor.supervisor import LineReader
-from course_lib.launcher.wire.progress_bar import LiveLine
 
 SOON = "from course_lib.launcher.notebook import listener\nlistener.QUIET = listener.LOOK_EVERY = 0.2"
 ONE_DOES_NOT_COME = """def train():

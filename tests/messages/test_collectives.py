@@ -6,7 +6,7 @@ from math import log2
 
 import pytest
 
-from course_lib.messages.all_reduce_widget import WAYS, AllReduce, doubling, ring, through_root
+from course_lib.messages.all_reduce import WAYS, AllReduce, doubling, ring, through_root
 
 ALL_REDUCES = [make(ranks) for ranks in range(2, 9) for make in (ring, through_root)] + [doubling(n) for n in (2, 4, 8)]
 

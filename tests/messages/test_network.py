@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Line, Link, fit, fit_line, measure_link
 from course_lib.messages.link_picture import draw_link as draw
+from course_lib.sharding.network import Network
 
 
 def test_the_fit_finds_the_two_numbers_that_made_the_times():

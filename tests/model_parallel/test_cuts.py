@@ -10,8 +10,8 @@ from matplotlib.patches import FancyBboxPatch
 
 from course_lib.core.memory import BatchSize
 from course_lib.core.model import lstm_model
-from course_lib.core.picture import COLORS
-from course_lib.core.svg import DIAGRAMS, diagram
+from course_lib.drawing.picture import COLORS
+from course_lib.drawing.svg import DIAGRAMS, diagram
 from course_lib.model_parallel.cut_picture import draw_cut_edges
 from course_lib.model_parallel.placement import equal_count, round_robin
 

@@ -12,8 +12,8 @@ from course_lib.core.model import cross_entropy, lstm_model
 from course_lib.core.text import Corpus, Streams
 from course_lib.launcher.hangs.call_log import CallLog
 from course_lib.model_parallel.placement import Placement
-from course_lib.sharding.fsdp import mesh_of
 from course_lib.sharding.hybrid import Hybrid
+from course_lib.sharding.mesh import mesh_of
 from tests.pipeline.test_pipeline import BATCHES, adam, frozen_first_stage, model, prove, prove_all
 
 MESHES = [(2, 2), *(pytest.param(*mesh, marks=pytest.mark.slow) for mesh in ((3, 2), (2, 3), (4, 2)))]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from course_lib.core.memory import BatchSize, lstm_size
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.sharding.choose_plan import best_of_each_way, plans
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import Plan
 from course_lib.sharding.what_if import sensitivity as sensitivity_of
 

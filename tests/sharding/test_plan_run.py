@@ -6,11 +6,12 @@ import pytest
 
 from course_lib.core.memory import BatchSize, lstm_size
 from course_lib.core.model import lstm_model
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.sharding.choose_plan import best_of_each_way, plans
 from course_lib.sharding.measurement import Twin, gather_paces, plan_seconds
+from course_lib.sharding.network import Network
 from tests.one_device.tables import even_times
 
 WORK = Work.of(

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from course_lib.core.adding import AddingProblem
 from course_lib.core.memory import BatchSize, predict_memory
 from course_lib.core.model import lstm_model
-from course_lib.data_parallel.network import Network, sent_by
+from course_lib.data_parallel.network import sent_by
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace, Placement
-from course_lib.one_device.block_times import BlockSeconds, BlockTimes, Work
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import BlockSeconds, BlockTimes
 from course_lib.pipeline.named_schedules import SCHEDULES
 from course_lib.sharding.choose_plan import best_of_each_way, explain, plans
 from course_lib.sharding.fsdp_plan import fully_sharded_seconds
+from course_lib.sharding.network import Network
 from course_lib.sharding.plan import Pieces, Plan, pipelined, stage_bytes
 from tests.one_device.tables import even_times
 

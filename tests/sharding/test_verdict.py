@@ -8,11 +8,12 @@ import torch
 from course_lib.core.adding import AddingProblem
 from course_lib.core.memory import BatchSize
 from course_lib.core.model import lstm_model
-from course_lib.data_parallel.network import Network
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import CannotPlace
-from course_lib.one_device.block_times import Work, h200_block_times
+from course_lib.model_parallel.work import Work
+from course_lib.one_device.block_times import h200_block_times
 from course_lib.sharding.choose_plan import plans
+from course_lib.sharding.network import Network
 from course_lib.sharding.what_if import BETWEEN, LATENCY, SEQUENCES, SPEED, sensitivity, timed_again
 from tests.one_device.tables import even_times
 

@@ -7,8 +7,8 @@ import torch
 
 from course_lib.command import main
 from course_lib.core.model import lstm_model
-from course_lib.one_device.loop import compile_blocks
 from course_lib.train.log import read_log
+from course_lib.train.updates import compile_blocks
 
 SMALL = ["--hidden", "8", "--batch", "8", "--updates", "4"]
 

@@ -19,7 +19,8 @@ import pytest
 
 from course_lib import launch, trace
 from course_lib.command import main
-from course_lib.launcher.wire.progress_bar import MARK, Progress, ProgressBar, send
+from course_lib.launcher.notebook.progress_bar import ProgressBar
+from course_lib.launcher.wire.progress import MARK, Progress, send
 from course_lib.one_device.loop import BatchReader
 from course_lib.runtime.machine import LAUNCHED_HERE
 from course_lib.train import job
@@ -231,7 +232,7 @@ def test_the_bar_shows_updates_loss_and_speed_in_a_terminal_and_lines_elsewhere(
     bar = ProgressBar(file)
     bar.show(Progress(1, 10, 0.5, 1000.0))
     assert file.getvalue() == ""  # not every quarter of a second
-    monkeypatch.setattr("course_lib.launcher.wire.progress_bar.LINE_EVERY", 0.0)
+    monkeypatch.setattr("course_lib.launcher.notebook.progress_bar.LINE_EVERY", 0.0)
     bar.show(Progress(2, 10, 0.5, 1000.0))
     assert file.getvalue() == "2 of 10 updates, loss 0.5000, 1,000 tokens/s\n"
 

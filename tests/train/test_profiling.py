@@ -9,7 +9,7 @@ import pytest
 from course_lib import trace
 from course_lib.command import main
 from course_lib.launcher.tracing.trace_file import read_trace
-from course_lib.one_device.loop import PROFILED, with_input_waits
+from course_lib.train.updates import PROFILED, with_input_waits
 from tests.clusters.test_tracing import check_format, slices
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.command import main
-from course_lib.launcher.rank import stop
+from course_lib.runtime import stop
 from course_lib.train import job
 from course_lib.train.checkpoint.files import latest_checkpoint, read_checkpoint
 from course_lib.train.job import train_job

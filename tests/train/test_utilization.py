@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.core.adding import AddingProblem
 from course_lib.core.batch import Batch
 from course_lib.core.model import Embed, SequenceModel, lstm_model
-from course_lib.launcher.wire.progress_bar import Progress
+from course_lib.launcher.wire.progress import Progress
 from course_lib.train.log import Log, MetricsLogger, Record, read_log
 from course_lib.train.metrics import count_flops, peak_of
 

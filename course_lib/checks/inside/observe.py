@@ -14,9 +14,9 @@ from typing import Any
 from course_lib.launcher.hangs.errors import CollectivesDiffer, LaunchError, RankDied, RankFailed, RanksStuck
 from course_lib.launcher.hangs.stacks import describe_stack, user_code_frames
 from course_lib.launcher.notebook.launch import launch, start_method
-from course_lib.launcher.supervisor.patience import Patience
-from course_lib.launcher.wire.run import Run
+from course_lib.launcher.notebook.run import Run
 from course_lib.runtime import private_doors
+from course_lib.runtime.patience import Patience
 
 from .keeper import Keeper, Packed, Parcel, PerRank, hide_memory, open_fewer_files
 from .own_folder import keep_to_own_folder

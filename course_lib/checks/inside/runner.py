@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from course_lib.launcher.supervisor.patience import TICK, FairTime, Patience, family
+from course_lib.runtime.patience import TICK, FairTime, Patience, family
 
 from .keeper import Keeper, Packed, PerRank, hide_memory, open_fewer_files, read_only_messages
 from .spare_server import SpareServer

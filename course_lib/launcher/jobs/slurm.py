@@ -24,9 +24,9 @@ from typing import Any
 from course_lib.launcher.hangs.errors import Detached, Interrupted, LaunchError
 from course_lib.launcher.jobs.slurm_node import message_files, run_node
 from course_lib.launcher.notebook.listener import Listener
-from course_lib.launcher.rank.stop import REQUEUE
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.wire.messages import STILL_HERE, LaunchSpec
-from course_lib.launcher.wire.run import Run
+from course_lib.runtime.stop import REQUEUE
 
 SIGNAL_BEFORE = 120  # seconds before the time limit at which Slurm signals the job; it may do so up to a minute earlier
 INSIDE_JOB = "COURSE_LIB_SLURM_JOB"

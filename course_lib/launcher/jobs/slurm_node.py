@@ -21,9 +21,10 @@ from typing import Any
 
 from course_lib.launcher.hangs.errors import RankDied, RankFailed
 from course_lib.launcher.notebook.launch import supervisor_of
-from course_lib.launcher.rank import stop
+from course_lib.launcher.notebook.progress_bar import ProgressBar
 from course_lib.launcher.wire import messages
-from course_lib.launcher.wire.progress_bar import ProgressBar, parse_report
+from course_lib.launcher.wire.progress import parse_report
+from course_lib.runtime import stop
 
 LOOK_EVERY = 0.05
 # Ranks that are done wait to be dismissed, because others may still need them. If the watcher, which would dismiss

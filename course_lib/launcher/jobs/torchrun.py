@@ -23,12 +23,12 @@ from course_lib.launcher.hangs.stacks import stack_of_exception
 from course_lib.launcher.jobs.slurm import Slurm
 from course_lib.launcher.jobs.target import check_arguments, find_function, parse
 from course_lib.launcher.notebook.launch import launch
+from course_lib.launcher.notebook.run import Run, run_of
 from course_lib.launcher.rank.joining import A_DAY, INSIDE_A_RANK, PeerRoster, accept_second_init, join_process_group
 from course_lib.launcher.rank.lifetime import end_program, value_of
 from course_lib.launcher.tracing import recording
 from course_lib.launcher.wire import pickling
-from course_lib.launcher.wire.messages import Returned, run_of
-from course_lib.launcher.wire.run import Run
+from course_lib.launcher.wire.messages import Returned
 from course_lib.runtime import machine, trace
 from course_lib.runtime.interrupt import exiting_on_interrupt
 

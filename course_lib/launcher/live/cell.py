@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.wire import pickling
-from course_lib.launcher.wire.run import Run
 
 MAX_CHARACTERS = 20_000  # of a value in the output
 MAX_BYTES = 1 << 20  # of a value that is sent with a cell's result; `team.pull` has no limit

@@ -27,9 +27,9 @@ from course_lib.launcher.live import tasks
 from course_lib.launcher.live.cell import CellRun, Shown, names_in, source_entry
 from course_lib.launcher.notebook import launch as local
 from course_lib.launcher.notebook.listener import Listener
-from course_lib.launcher.supervisor.patience import WallTime
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.wire import messages, pickling
-from course_lib.launcher.wire.run import Run
+from course_lib.runtime.patience import WallTime
 from course_lib.runtime.words import counted
 
 HOUR = 3600.0

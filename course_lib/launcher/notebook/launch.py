@@ -18,12 +18,12 @@ from typing import Any, Protocol
 from course_lib.launcher.hangs.errors import Interrupted, LaunchError, explain_failure
 from course_lib.launcher.hangs.stacks import cell_sources
 from course_lib.launcher.notebook.listener import Listener
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.rank.joining import INSIDE_A_RANK
-from course_lib.launcher.supervisor.patience import FairTime, Patience, family
 from course_lib.launcher.supervisor.supervisor import supervise
 from course_lib.launcher.wire import messages, pickling
-from course_lib.launcher.wire.run import Run
 from course_lib.runtime import machine
+from course_lib.runtime.patience import FairTime, Patience, family
 
 
 class Cluster(Protocol):

@@ -15,11 +15,12 @@ from course_lib.launcher.hangs.errors import CannotSend, Interrupted, LaunchErro
 from course_lib.launcher.hangs.record import RankRecord
 from course_lib.launcher.hangs.stacks import Where
 from course_lib.launcher.notebook.blame import verdict
-from course_lib.launcher.rank import stop
-from course_lib.launcher.supervisor.patience import Deadline, WallTime
+from course_lib.launcher.notebook.progress_bar import LiveLine, ProgressBar
+from course_lib.launcher.notebook.run import Run, run_of
 from course_lib.launcher.wire import messages, pickling
-from course_lib.launcher.wire.progress_bar import LiveLine, ProgressBar, parse_report
-from course_lib.launcher.wire.run import Run
+from course_lib.launcher.wire.progress import parse_report
+from course_lib.runtime import stop
+from course_lib.runtime.patience import Deadline, WallTime
 
 MAX_LINES_SHOWN = 1000  # a notebook with 100,000 lines of output is no longer usable
 MAX_OUTPUT_BYTES = 64 << 20
@@ -258,7 +259,7 @@ class Listener:
                 raise CannotSend(f"what rank {rank} returned cannot be read here: {error}") from error
         reports = [self.returned[rank] for rank in range(self.ranks) if rank not in self.idle]
         seconds = max(report.ended for report in reports) - min(report.began for report in reports)
-        return messages.run_of(values, reports, seconds, self.output.lines)
+        return run_of(values, reports, seconds, self.output.lines)
 
 
 class Output:

@@ -19,11 +19,11 @@ from course_lib.launcher.hangs.call_log import CallLog
 from course_lib.launcher.hangs.errors import CannotSend, PeersLost, name_ranks
 from course_lib.launcher.hangs.record import RankRecord, Wait
 from course_lib.launcher.hangs.stacks import Where, locate, stack_of_exception, stack_of_thread
-from course_lib.launcher.rank import lifetime, stop
+from course_lib.launcher.rank import lifetime
 from course_lib.launcher.rank.joining import A_DAY, PeerRoster, accept_second_init, join_process_group, rank_environment
 from course_lib.launcher.tracing import recording
 from course_lib.launcher.wire import messages, pickling
-from course_lib.runtime import machine, private_doors, trace
+from course_lib.runtime import machine, private_doors, stop, trace
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows

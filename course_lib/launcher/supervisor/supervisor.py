@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 from course_lib.launcher.hangs.errors import LaunchError, explain_failure
 from course_lib.launcher.hangs.stacks import Frame, Where, locate, stack_of_dump
 from course_lib.launcher.rank.main import main as run_rank
-from course_lib.launcher.supervisor.patience import children, stat
 from course_lib.launcher.wire import messages
 from course_lib.runtime import machine
+from course_lib.runtime.patience import children, stat
 
 if TYPE_CHECKING:
     from multiprocessing.connection import _ConnectionBase as Connection  # pipes have a different class on Windows

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from course_lib.launcher.hangs.record import RankRecord
 from course_lib.launcher.hangs.stacks import Frame, Where
 from course_lib.launcher.tracing.recording import Collective, Profile
-from course_lib.launcher.wire.run import Run
 from course_lib.runtime.trace import Span
 
 
@@ -173,19 +171,3 @@ LOCATE = "where are you?"
 LOOK = "where are you, if you can say?"  # the supervisor does not signal ranks that cannot answer
 DISMISS = "you may go"
 STILL_HERE = "I am still listening"
-
-
-def run_of(
-    values: Sequence[Any], reports: Sequence[Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
-) -> Run:
-    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
-    started_at = min(report.began for report in reports)
-    return Run(
-        values=tuple(values),
-        seconds=seconds,
-        output=list(output),
-        spans=[span.since(started_at) for report in reports for span in report.spans],
-        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
-        profiles=[report.profile.since(started_at) for report in reports if report.profile],
-        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
-    )

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from course_lib.core import explorer
 from course_lib.data_parallel.scaling_widget import explore_scaling
+from course_lib.drawing import explorer
 from course_lib.messages.all_reduce_widget import TYPESET, explore_all_reduce
 from course_lib.model_parallel.placement import BlockCost, balanced
 from course_lib.model_parallel.placement_widget import explore_placement, rising
@@ -54,7 +54,7 @@ def test_a_stored_picture_is_an_image_with_a_text_alternative(explorer):
 
 
 def test_every_shape_has_a_color_in_the_light_and_in_the_dark(explorer):
-    from course_lib.core.svg import LIGHT, colors
+    from course_lib.drawing.svg import LIGHT, colors
 
     used = {name for names in re.findall(r'class="([^"]+)"', explorer.drawing.shapes) for name in names.split()}
     known = set(re.findall(r"\.([\w-]+)", colors(LIGHT)))
@@ -108,7 +108,7 @@ def test_pictures_can_be_imported_and_stored_without_jupyter():
     code = (
         "import sys\n"
         "for name in ('IPython', 'ipywidgets', 'anywidget', 'traitlets'): sys.modules[name] = None\n"
-        "pass\n"
+        "from course_lib.messages import explore_all_reduce\n"
         "widget = explore_all_reduce()\n"
         "assert widget.live() is None\n"
         "print(len(widget.still()))\n"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.core.picture import COLORS, INK, Picture, colors_for
+from course_lib.drawing.picture import COLORS, INK, Picture, colors_for
 from course_lib.launcher.live.team import Team
+from course_lib.launcher.notebook.run import Run
 from course_lib.launcher.tracing.trace_file import EXPOSED, exposed_communication, read_trace, spans_in
-from course_lib.launcher.wire.run import Run
 from course_lib.runtime.trace import Span
 from course_lib.runtime.words import counted
 

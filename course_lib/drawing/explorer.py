@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from course_lib.core.svg import Drawing, colors, element
+from course_lib.drawing.svg import Drawing, colors, element
 
 
 @dataclass(frozen=True)

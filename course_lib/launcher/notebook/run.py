@@ -11,6 +11,7 @@ from typing import Any
 from course_lib.launcher.tracing.recording import Collective, Profile
 from course_lib.launcher.tracing.stragglers import Stragglers, find_stragglers
 from course_lib.launcher.tracing.trace_file import write_trace
+from course_lib.launcher.wire.messages import Returned
 from course_lib.runtime.trace import Span
 from course_lib.runtime.words import counted
 
@@ -50,3 +51,19 @@ class Run(Sequence):
 
     def __repr__(self) -> str:
         return f"Run of {counted(len(self), 'rank')}: [{', '.join(reprlib.repr(value) for value in self.values)}]"
+
+
+def run_of(
+    values: Sequence[Any], reports: Sequence[Returned], seconds: float, output: Sequence[tuple[int, str]] = ()
+) -> Run:
+    """Return a `Run` with the ranks' values and recordings. Times count from when the first rank began."""
+    started_at = min(report.began for report in reports)
+    return Run(
+        values=tuple(values),
+        seconds=seconds,
+        output=list(output),
+        spans=[span.since(started_at) for report in reports for span in report.spans],
+        collectives=[collective.since(started_at) for report in reports for collective in report.collectives],
+        profiles=[report.profile.since(started_at) for report in reports if report.profile],
+        core_waits={report.rank: [(at - started_at, s) for at, s in report.core_waits] for report in reports},
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle
 
-from course_lib.core.picture import INK, SERIES, Picture
+from course_lib.drawing.picture import INK, SERIES, Picture
 
 Points = Sequence[tuple[float, float]]
 MOST_NAMES = 4  # in a legend inside the axes: a longer one would cover the curves

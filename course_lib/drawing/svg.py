@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
 
-from course_lib.core.picture import BLOCKS, COLORS, INK, MEMORY, OTHERS, Displayed, image_html, shaded
+from course_lib.drawing.picture import BLOCKS, COLORS, INK, MEMORY, OTHERS, Displayed, image_html, shaded
 
 READABLE = 0.86  # the smallest scale of a picture in a page, at which its letters from shell.css are 12 px
 MARGIN = 4  # the margin around a standalone picture

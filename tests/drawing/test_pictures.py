@@ -18,17 +18,16 @@ from PIL import Image
 from course_lib.clusters.links_picture import draw_link_matrix
 from course_lib.core.adding import AddingProblem, at_last_padded_step
 from course_lib.core.batch import pad
-from course_lib.core.curves import draw_curves
 from course_lib.core.memory import BatchSize, Memory
 from course_lib.core.model import lstm_model
-from course_lib.core.picture import COLORS, LETTERS, Picture, colors_for
-from course_lib.core.timeline import draw_comparison, draw_messages, draw_timeline, matched
-from course_lib.data_parallel.network import Network
-from course_lib.launcher.wire.run import Run
+from course_lib.drawing.curves import draw_curves
+from course_lib.drawing.picture import COLORS, LETTERS, Picture, colors_for
+from course_lib.drawing.timeline import draw_comparison, draw_messages, draw_timeline, matched
+from course_lib.launcher.notebook.run import Run
 from course_lib.messages.link import Link
 from course_lib.model_parallel.placement import BlockCost, balanced, round_robin
 from course_lib.model_parallel.placement_widget import draw_placement
-from course_lib.one_device.block_times import Work
+from course_lib.model_parallel.work import Work
 from course_lib.one_device.memory_widget import draw_memory
 from course_lib.padding.padding_picture import draw_padding
 from course_lib.pipeline.actions import Action
@@ -37,6 +36,7 @@ from course_lib.pipeline.schedule_picture import LEFT, ROW, TOP, WIDTH, draw_sch
 from course_lib.pipeline.simulation import TimedAction, simulate
 from course_lib.runtime.trace import Span
 from course_lib.sharding.choose_plan import best_of_each_way, explain, plans
+from course_lib.sharding.network import Network
 from course_lib.sharding.plans_picture import draw_plans
 from tests.one_device.tables import even_times
 
