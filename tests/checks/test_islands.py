@@ -72,7 +72,7 @@ FORGED: dict[str, tuple[str, Callable[[], SandboxResult]]] = {
 
 @pytest.mark.parametrize("name", FORGED)
 def test_whatever_a_submission_says_costs_only_itself(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("course_lib.grading.children.Allowance", lambda: SMALL)
+    monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: SMALL)
     lesson, makes = FORGED[name]
     notebook = {"02": "02_ddp.ipynb", "06": "06_pipeline.ipynb"}[lesson]
     hand_in(tmp_path / "in", "eve", {"cells": []}, notebook)
@@ -280,7 +280,7 @@ SURROGATE = {"cells": [{"cell_type": "code", "source": "x = '\ud800'\ny ="}]}
 
 
 def test_a_page_that_cannot_be_made_costs_only_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("course_lib.grading.children.Allowance", lambda: Allowance(memory=64 << 20))
+    monkeypatch.setattr("course_lib.grading.grader.Allowance", lambda: Allowance(memory=64 << 20))
     problems = {"ada": "fine", "eve": "x" * (40 << 20)}
     records = [Record(name, "02_ddp", "", [], problem) for name, problem in problems.items()]
     Grader(tmp_path).write(records)

@@ -103,7 +103,7 @@ def test_what_a_rank_finds_out_is_one_sentence_too(here, capfd):
 
 
 def returning(monkeypatch, value):
-    monkeypatch.setattr("course_lib.launcher.jobs.target.find_yours", lambda option, target: value)
+    monkeypatch.setattr("course_lib.train.tasks.find_yours", lambda option, target: value)
 
 
 class NoWidth(nn.Linear):
