@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 from repository import ROOT
@@ -34,7 +35,7 @@ from course_lib import launch
 {packages}
 ```
 """
-PAGE = """# course_lib.{package}
+PAGE = """# course_lib.{package}{lessons}
 
 ```{{eval-rst}}
 .. automodule:: course_lib.{package}
@@ -77,7 +78,9 @@ def _page(package: str) -> str:
     home = f"course_lib.{package}"
     borrowed = [name for name, module in _imported(_file(package)).items() if not module.startswith(home)]
     imported += f"   :exclude-members: {', '.join(borrowed)}\n" if imported and borrowed else ""  # they have a page
-    return PAGE.format(package=package, imported=imported, modules=modules)
+    named = re.search(r"\((lessons? [^)]*)\)", _first_line(_file(package)))
+    lessons = f", {named[1]}" if named else ""
+    return PAGE.format(package=package, lessons=lessons, imported=imported, modules=modules)
 
 
 def _file(package: str) -> Path:

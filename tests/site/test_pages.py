@@ -209,8 +209,7 @@ def test_the_front_page_has_a_card_for_each_lesson_and_two_ways_in(page, site_ad
 
 def test_a_search_for_launch_finds_its_reference(page, site_address):
     assert any(
-        "api/launcher.html#course_lib.launcher.notebook.launch.launch" in found
-        for found in search(page, site_address, "launch")
+        "api/launcher.html#course_lib.launcher.launch" in found for found in search(page, site_address, "launch")
     )
 
 
