@@ -51,7 +51,7 @@ class Part:
 
 
 CHECKS = ("tests/checks/test_bank.py", "tests/checks/test_mutants.py", "tests/checks/test_exercises.py")
-LIVE = tuple(f"tests/launcher/test_live{more}.py" for more in ("", "_kernel", "_lifetime", "_start"))
+LIVE = tuple(f"tests/launcher/test_live{more}.py" for more in ("", "_kernel", "_lifetime"))
 REST: dict[str, Part] = {
     "faults": Part(("tests/launcher", "tests/foreign", "tests/clusters"), 7, without=LIVE),
     "live": Part(LIVE, 2),
