@@ -14,7 +14,7 @@ from pathlib import Path
 import grimp
 import pytest
 
-from tests import budgets
+from tests import budgets, parts
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "course_lib"
@@ -152,3 +152,9 @@ def test_a_package_over_its_budget_is_told_by_how_much(tmp_path):
 def test_an_import_of_version_1_says_where_the_name_is_now(line, place):
     with pytest.raises(ImportError, match=re.escape(place)):
         exec(line, {})
+
+
+def test_every_path_of_a_part_of_the_suite_is_there():
+    paths = [path for part in parts.PARTS.values() for path in (*part.paths, *part.without, *part.depends)]
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
