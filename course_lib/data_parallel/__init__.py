@@ -1,4 +1,4 @@
-"""Replicas that average their gradients, at once (lesson 02) or after several micro-batches (lesson 04).
+"""Replicas that average their gradients, at once or after several micro-batches (lessons 02 and 04).
 
 Read `ddp`, `network`; `scaling_widget` draws the speed-up that more ranks can give.
 """

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from course_lib.runtime.machine import device
-
-if TYPE_CHECKING:
-    pass
 
 
 def mesh_of(replicas: int, column: str = "stage", inside: str = "", shards: int = 1) -> DeviceMesh:

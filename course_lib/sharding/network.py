@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from course_lib.messages.link import Link
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

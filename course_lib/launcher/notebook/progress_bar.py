@@ -1,4 +1,7 @@
-"""The progress of a run, shown in the notebook or the terminal."""
+"""The progress of a run, shown in the notebook or the terminal.
+
+`LiveLine` is a line that is overwritten in place and disappears when there is something better to read.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from course_lib.launcher.wire.progress import Progress
+
 if TYPE_CHECKING:
     from tqdm import tqdm
-from course_lib.launcher.wire.progress import Progress
 
 SWITCH = "COURSE_LIB_LIVE"  # set to 0 to hide temporary lines
 

@@ -1,19 +1,13 @@
-"""Progress of a run: reported by a rank, shown in the notebook or terminal.
+"""Progress of a run, as a rank reports it.
 
 A rank's output is sent in whole lines, so a rank cannot draw a bar. It sends a report on a separate line, and the
-notebook's side of the launch draws the bar. `LiveLine` is a line that is overwritten in place and disappears when there
-is something better to read.
+notebook's side of the launch draws the bar (`notebook.progress_bar`).
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 MARK = "\x1e"  # starts a record in RFC 7464; nobody prints it by accident
 
